@@ -1,0 +1,24 @@
+//! Digests: SHA-256 for files and documents that strangers could change, XXH3-128 for tensors that only
+//! chance could change.
+
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256 of `bytes`, in lower-case hex (64 characters).
+#[must_use]
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}
+
+/// SHA-256 of the JSON encoding of `value`, as the digest of a document that is compared as a whole.
+///
+/// # Errors
+/// When the value cannot be encoded as JSON.
+pub fn document_digest<T: serde::Serialize>(value: &T) -> Result<String, serde_json::Error> {
+    Ok(sha256_hex(&serde_json::to_vec(value)?))
+}
+
+/// XXH3-128 of `bytes`, in lower-case hex (32 characters).
+#[must_use]
+pub fn xxh3_hex(bytes: &[u8]) -> String {
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes))
+}

@@ -1,0 +1,1 @@
+//! The order of samples: a keyed bijection of an epoch's indices, computed per index, nothing stored.

@@ -1,0 +1,2 @@
+//! gradsync.
+fn main() {}
