@@ -1,0 +1,34 @@
+//! One module for each subcommand: its arguments and what it does with them.
+
+pub mod validate;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Trains TrainingJobs from the command line.
+#[derive(Debug, Parser)]
+#[command(name = "gradsync", version, about, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Check manifests as the API server would, without a cluster.
+    Validate(validate::ValidateArgs),
+}
+
+impl Cli {
+    /// Runs the chosen subcommand. The exit code tells: 0 done, 1 the answer is no.
+    ///
+    /// # Errors
+    /// When the subcommand could not do its work at all.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Validate(args) => args.run(),
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The command line of gradsync as a library: what `main.rs` wires together and what tests call.
+//!
+//! `validate` judges a manifest without a cluster; `commands` holds one module for each subcommand.
+
+pub mod commands;
+pub mod validate;
