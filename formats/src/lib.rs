@@ -4,11 +4,13 @@
 //! Every document carries its version; readers ignore unknown fields and refuse a newer major version.
 
 pub mod digest;
+pub mod environment;
 pub mod grid;
 pub mod identity;
 pub mod lineage;
 pub mod manifest;
 pub mod order;
+pub mod path_map;
 pub mod record;
 pub mod run_config;
 pub mod store;
