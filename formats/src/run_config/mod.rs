@@ -2,6 +2,9 @@
 //! everything that depends on other fields worked out once, so that operator, launcher and trainer never
 //! resolve the same thing in two ways. Its digest is compared as opaque bytes.
 
+pub mod defaults;
+mod fields;
+mod quantity;
 mod resolve;
 
 pub use resolve::{ResolveError, resolve};
@@ -35,6 +38,18 @@ pub struct RunConfig {
     pub checkpoint: Option<CheckpointSpec>,
     /// When to give up.
     pub failure_policy: FailurePolicy,
+}
+
+impl RunConfig {
+    /// Digest of the whole configuration, hex. Members of one group have the same one.
+    #[must_use]
+    #[allow(
+        clippy::expect_used,
+        reason = "all map keys are text, so the encoding has no way to fail"
+    )]
+    pub fn digest(&self) -> String {
+        crate::digest::document_digest(self).expect("a RunConfig is JSON by construction")
+    }
 }
 
 /// `spec.task`.
