@@ -1,1 +1,4 @@
 //! gradsync.
+
+pub mod random;
+pub mod torch;
