@@ -38,6 +38,14 @@ pub enum RecordLine {
         epoch_samples: u64,
         /// Samples per step.
         global_batch_size: u64,
+        /// The fixed micro-batch size m of the grid.
+        micro_batch_size: u64,
+        /// Seed of the order of samples.
+        seed: u64,
+        /// Where in the data the lineage began: zero, or the progress of the other job's checkpoint that
+        /// was the initial state (resume policy Path).
+        #[serde(default)]
+        origin: DataProgress,
         /// Epochs or steps to train.
         length: crate::run_config::Length,
         /// RFC 3339 time.
@@ -57,7 +65,9 @@ pub enum RecordLine {
         /// What the data source returned, part by part.
         parts: Vec<ComputedPart>,
     },
-    /// The step was committed.
+    /// The step was committed. Written as soon as the commit is applied: before the member reports the
+    /// position to anybody and before a checkpoint of it is put. A commit without such a line in any
+    /// record cannot be proved.
     Committed {
         /// Its position.
         position: Position,
