@@ -1,4 +1,5 @@
 //! gradsync.
 
+pub mod parameters;
 pub mod random;
 pub mod torch;
