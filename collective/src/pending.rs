@@ -1,0 +1,133 @@
+//! The handle of an issued operation, and the cell through which its result comes.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::error::CollectiveError;
+
+/// What an operation moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes this member sent, headers included.
+    pub bytes_sent: u64,
+    /// Bytes this member received, headers included.
+    pub bytes_received: u64,
+    /// Time from the operation's turn on its channel until it was complete.
+    pub wire_time: Duration,
+}
+
+impl std::ops::AddAssign for Moved {
+    fn add_assign(&mut self, other: Moved) {
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.wire_time += other.wire_time;
+    }
+}
+
+/// An operation on its way. Dropping it does not end the operation.
+#[must_use = "an operation's result is seen only by waiting for it"]
+pub struct Pending {
+    completion: Arc<Completion>,
+    overdue: Option<Arc<dyn Overdue>>,
+}
+
+/// Ends an operation that was not complete when its waiter's patience ended.
+pub(crate) trait Overdue: Send + Sync {
+    /// Ends the communicator; the operation of `completion` is complete when this returns.
+    fn give_up(&self, completion: &Completion);
+}
+
+impl Pending {
+    pub(crate) fn new(completion: Arc<Completion>, overdue: Arc<dyn Overdue>) -> Pending {
+        Pending {
+            completion,
+            overdue: Some(overdue),
+        }
+    }
+
+    /// An operation that is complete already.
+    pub(crate) fn ready(result: Result<Moved, CollectiveError>) -> Pending {
+        let completion = Arc::new(Completion::default());
+        completion.complete(result);
+        Pending {
+            completion,
+            overdue: None,
+        }
+    }
+
+    /// Waits for the result. At `deadline` the whole communicator is ended, since its ranks can no
+    /// longer be at the same place; when this returns, the transport no longer touches the buffer.
+    pub fn wait(self, deadline: Instant) -> Result<Moved, CollectiveError> {
+        if let Some(result) = self.completion.wait_until(deadline) {
+            return result;
+        }
+        if let Some(overdue) = &self.overdue {
+            overdue.give_up(&self.completion);
+        }
+        self.completion.wait()
+    }
+
+    /// True when `wait` would return at once.
+    pub fn is_done(&self) -> bool {
+        self.completion.state().is_some()
+    }
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").field("done", &self.is_done()).finish()
+    }
+}
+
+/// Where a result is put, once, and waited for.
+#[derive(Default)]
+pub(crate) struct Completion {
+    result: Mutex<Option<Result<Moved, CollectiveError>>>,
+    done: Condvar,
+}
+
+impl Completion {
+    /// The first result counts.
+    pub(crate) fn complete(&self, result: Result<Moved, CollectiveError>) {
+        let mut state = self.state();
+        if state.is_none() {
+            *state = Some(result);
+            self.done.notify_all();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<Result<Moved, CollectiveError>>> {
+        self.result
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn wait_until(&self, deadline: Instant) -> Option<Result<Moved, CollectiveError>> {
+        let mut state = self.state();
+        loop {
+            if state.is_some() {
+                return state.clone();
+            }
+            let left = deadline
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero())?;
+            state = match self.done.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    fn wait(&self) -> Result<Moved, CollectiveError> {
+        let mut state = self.state();
+        loop {
+            if let Some(result) = &*state {
+                return result.clone();
+            }
+            state = self
+                .done
+                .wait(state)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+}
