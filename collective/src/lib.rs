@@ -8,6 +8,9 @@
 //! Beside it stands the pure data that members agree on: the [`bucket_plan`], the fold of the
 //! [`control`] records that travel beside each step, and the [`agreement`] hashes.
 
+pub mod agreement;
+pub mod bucket_plan;
+pub mod control;
 pub mod in_process;
 
 mod buffer;
