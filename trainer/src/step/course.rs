@@ -90,9 +90,8 @@ impl Work {
     /// The data indices of part `part`.
     #[must_use]
     pub fn indices(&self, part: u64) -> Vec<u64> {
-        grid::part_samples(self.samples, self.parts, part)
-            .map(|offset| self.order.index(self.cursor + offset))
-            .collect()
+        let offsets = grid::part_samples(self.samples, self.parts, part);
+        self.order.indices(self.cursor + offsets.start..self.cursor + offsets.end).collect()
     }
 }
 
