@@ -20,6 +20,8 @@ impl Clock for SystemClock {
     }
 
     fn wall(&self) -> String {
-        jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+        jiff::Timestamp::now()
+            .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+            .to_string()
     }
 }

@@ -1,5 +1,7 @@
 //! gradsync.
 
+pub mod clock;
+pub mod group;
 pub mod parameters;
 pub mod random;
 pub mod torch;
