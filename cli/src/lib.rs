@@ -3,4 +3,5 @@
 //! `validate` judges a manifest without a cluster; `commands` holds one module for each subcommand.
 
 pub mod commands;
+pub mod run;
 pub mod validate;

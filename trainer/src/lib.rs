@@ -1,6 +1,6 @@
 //! gradsync.
 
-pub mod clock;
+pub mod agent;
 pub mod group;
 pub mod parameters;
 pub mod random;

@@ -39,7 +39,11 @@ const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#8a5aa8"];
 /// left out; without any the picture says so.
 #[must_use]
 pub fn render(title: &str, panels: &[Panel]) -> String {
-    let panels: Vec<Panel> = panels.iter().map(finite).filter(|p| !p.series.is_empty()).collect();
+    let panels: Vec<Panel> = panels
+        .iter()
+        .map(finite)
+        .filter(|p| !p.series.is_empty())
+        .collect();
     let count = panels.len().max(1) as f64;
     let height = TOP + count * PANEL_HEIGHT + (count - 1.0) * BETWEEN + BOTTOM;
     let mut svg = String::new();
@@ -53,10 +57,19 @@ pub fn render(title: &str, panels: &[Panel]) -> String {
         r#"<text x="{LEFT}" y="26" font-size="16" font-weight="600">{}</text>"#,
         escape(title)
     );
-    let steps = range(panels.iter().flat_map(|p| &p.series).flat_map(|s| s.points.iter().map(|p| p.0)));
+    let steps = range(
+        panels
+            .iter()
+            .flat_map(|p| &p.series)
+            .flat_map(|s| s.points.iter().map(|p| p.0)),
+    );
     match steps {
         None => {
-            let _ = writeln!(svg, r#"<text x="{LEFT}" y="{}">no step was recorded</text>"#, TOP + 30.0);
+            let _ = writeln!(
+                svg,
+                r#"<text x="{LEFT}" y="{}">no step was recorded</text>"#,
+                TOP + 30.0
+            );
         }
         Some(steps) => {
             let x = Axis::new(steps, LEFT, WIDTH - RIGHT, 8);
@@ -148,7 +161,12 @@ fn finite(panel: &Panel) -> Panel {
             .series
             .iter()
             .map(|s| Series {
-                points: s.points.iter().copied().filter(|(a, b)| a.is_finite() && b.is_finite()).collect(),
+                points: s
+                    .points
+                    .iter()
+                    .copied()
+                    .filter(|(a, b)| a.is_finite() && b.is_finite())
+                    .collect(),
                 ..s.clone()
             })
             .filter(|s| !s.points.is_empty())
@@ -238,7 +256,10 @@ fn round_step(least: f64) -> f64 {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -255,7 +276,14 @@ mod tests {
 
     #[test]
     fn axes_end_at_round_numbers_that_contain_all_values() {
-        for (low, high) in [(0.0, 1.0), (0.013, 2.31), (-5.0, 7.0), (3.0, 3.0), (1e-7, 9e-7), (1.0, 23450.0)] {
+        for (low, high) in [
+            (0.0, 1.0),
+            (0.013, 2.31),
+            (-5.0, 7.0),
+            (3.0, 3.0),
+            (1e-7, 9e-7),
+            (1.0, 23450.0),
+        ] {
             let axis = Axis::new((low, high), 0.0, 100.0, 6);
             assert!(axis.low <= low && axis.high >= high, "{low}..{high}");
             let ticks = axis.ticks();
@@ -269,8 +297,16 @@ mod tests {
 
     #[test]
     fn long_curves_are_thinned_and_values_that_are_not_finite_left_out() {
-        let points = (0..100_000).map(|i| (f64::from(i), if i == 7 { f64::NAN } else { 1.0 })).collect();
-        let svg = render("job", &[Panel { label: "loss".into(), series: vec![series(points)] }]);
+        let points = (0..100_000)
+            .map(|i| (f64::from(i), if i == 7 { f64::NAN } else { 1.0 }))
+            .collect();
+        let svg = render(
+            "job",
+            &[Panel {
+                label: "loss".into(),
+                series: vec![series(points)],
+            }],
+        );
         assert!(!svg.contains("NaN"));
         assert!(svg.matches("<circle").count() <= MOST_POINTS);
         assert!(svg.contains("train &lt;loss&gt;"));
@@ -279,7 +315,13 @@ mod tests {
 
     #[test]
     fn a_run_without_steps_has_a_picture_that_says_so() {
-        let svg = render("job", &[Panel { label: "loss".into(), series: vec![series(vec![])] }]);
+        let svg = render(
+            "job",
+            &[Panel {
+                label: "loss".into(),
+                series: vec![series(vec![])],
+            }],
+        );
         assert!(svg.contains("no step was recorded"));
     }
 }

@@ -1,0 +1,356 @@
+//! What has happened so far, gathered from the members' run records: the source of the progress view,
+//! `metrics.jsonl`, the loss curve and the summary. Pure: record lines in, facts out.
+
+use gradsync_formats::identity::{Generation, MemberId, Position};
+use gradsync_formats::lineage::Lineage;
+use gradsync_formats::manifest::DataProgress;
+use gradsync_formats::record::{CommitKind, RecordLine};
+use gradsync_formats::run_config::Length;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One committed step, as rank 0 saw it: a line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepMetric {
+    /// Optimiser steps applied, this one included.
+    pub step: u64,
+    /// Commits so far, skips included.
+    pub commit: u64,
+    /// The generation that committed it.
+    pub generation: Generation,
+    /// Epoch after the step, from 0.
+    pub epoch: u64,
+    /// Mean loss over the step's samples; null when it is not finite.
+    pub loss: Option<f64>,
+    /// Samples of the step over all members.
+    pub samples: u64,
+    /// Seconds that the step took.
+    pub seconds: f64,
+    /// Of these, in forward and backward.
+    pub compute_seconds: f64,
+    /// Of these, waiting for communication after backward.
+    pub wait_seconds: f64,
+    /// Whether the optimiser stepped.
+    pub kind: CommitKind,
+    /// When it began to be the state, for the data position.
+    #[serde(skip)]
+    pub progress: DataProgress,
+}
+
+/// One evaluation: a line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvaluationMetric {
+    /// Optimiser steps applied.
+    pub step: u64,
+    /// The evaluated state's commit.
+    pub commit: u64,
+    /// Its generation.
+    pub generation: Generation,
+    /// Mean loss over the evaluation data; null when it is not finite.
+    pub loss: Option<f64>,
+    /// The task's metrics, such as accuracy.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// How the group came back once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    /// The generation that was formed.
+    pub generation: Generation,
+    /// Why the earlier one ended.
+    pub reason: String,
+    /// Fault to abort, milliseconds.
+    pub detect_ms: f64,
+    /// Abort to plan.
+    pub form_ms: f64,
+    /// Plan to state in place and connections up.
+    pub state_ms: f64,
+    /// To the first commit.
+    pub first_step_ms: f64,
+}
+
+/// Digest of the whole replicated state on one member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberDigest {
+    /// The member's rank.
+    pub rank: u32,
+    /// Its slot.
+    pub slot: u32,
+    /// The digest, hex.
+    pub digest: String,
+}
+
+#[derive(Clone, Debug)]
+struct Writer {
+    generation: Generation,
+    rank: u32,
+    member: MemberId,
+    samples: BTreeMap<u64, u64>,
+}
+
+/// Everything that the records have said.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    lineage: Lineage,
+    writers: BTreeMap<String, Writer>,
+    steps: BTreeMap<(u64, Generation), StepMetric>,
+    evaluations: BTreeMap<(u64, Generation), EvaluationMetric>,
+    agreed: BTreeMap<(u64, Generation, u32), MemberDigest>,
+    checkpoints: BTreeMap<(u64, Generation), String>,
+    recoveries: BTreeMap<Generation, Recovery>,
+    world_sizes: BTreeMap<Generation, u32>,
+    epoch_samples: Option<u64>,
+    global_batch_size: Option<u64>,
+    length: Option<Length>,
+}
+
+impl History {
+    /// Takes one line of the record file `file`. Lines of a file whose first line is missing are of no
+    /// use and ignored.
+    pub fn take(&mut self, file: &str, line: RecordLine) {
+        if let RecordLine::Opened { .. } = line {
+            self.open(file, line);
+            return;
+        }
+        let Some(writer) = self.writers.get_mut(file) else {
+            return;
+        };
+        match line {
+            RecordLine::Opened { .. } => {}
+            RecordLine::Computed {
+                position, samples, ..
+            } => {
+                // Only the step that is being computed now is of interest.
+                writer.samples.clear();
+                writer.samples.insert(position.commit, samples);
+            }
+            RecordLine::Committed {
+                position,
+                kind,
+                progress,
+                loss,
+                seconds,
+                compute_seconds,
+                wait_seconds,
+                ..
+            } => {
+                let samples = writer.samples.remove(&position.commit).unwrap_or(0);
+                if writer.rank == 0 {
+                    let metric = StepMetric {
+                        step: progress.step,
+                        commit: position.commit,
+                        generation: position.generation,
+                        epoch: progress.epoch,
+                        loss: finite(&loss),
+                        samples,
+                        seconds,
+                        compute_seconds,
+                        wait_seconds,
+                        kind,
+                        progress,
+                    };
+                    self.steps.insert(key(position), metric);
+                }
+            }
+            RecordLine::Evaluated {
+                position,
+                step,
+                loss,
+                metrics,
+            } => {
+                let metric = EvaluationMetric {
+                    step,
+                    commit: position.commit,
+                    generation: position.generation,
+                    loss: finite(&loss),
+                    metrics,
+                };
+                self.evaluations.insert(key(position), metric);
+            }
+            RecordLine::Agreed { position, digest } => {
+                let member = MemberDigest {
+                    rank: writer.rank,
+                    slot: writer.member.slot,
+                    digest,
+                };
+                self.agreed
+                    .insert((position.commit, position.generation, writer.rank), member);
+            }
+            RecordLine::Checkpointed { position, path, .. } => {
+                self.checkpoints.insert(key(position), path);
+            }
+            RecordLine::Recovered {
+                generation,
+                reason,
+                detect_ms,
+                form_ms,
+                state_ms,
+                first_step_ms,
+            } => {
+                // Each member tells its own; the slowest is what the group waited for.
+                let recovery = Recovery {
+                    generation,
+                    reason,
+                    detect_ms,
+                    form_ms,
+                    state_ms,
+                    first_step_ms,
+                };
+                let slowest = self
+                    .recoveries
+                    .entry(generation)
+                    .or_insert_with(|| recovery.clone());
+                slowest.detect_ms = slowest.detect_ms.max(detect_ms);
+                slowest.form_ms = slowest.form_ms.max(form_ms);
+                slowest.state_ms = slowest.state_ms.max(state_ms);
+                slowest.first_step_ms = slowest.first_step_ms.max(first_step_ms);
+            }
+        }
+    }
+
+    fn open(&mut self, file: &str, line: RecordLine) {
+        let RecordLine::Opened {
+            generation,
+            member,
+            rank,
+            world_size,
+            lineage,
+            epoch_samples,
+            global_batch_size,
+            length,
+            ..
+        } = line
+        else {
+            return;
+        };
+        if lineage.newest() >= self.lineage.newest() {
+            self.lineage = lineage;
+            self.epoch_samples = Some(epoch_samples);
+            self.global_batch_size = Some(global_batch_size);
+            self.length = Some(length);
+        }
+        self.world_sizes.insert(generation, world_size);
+        self.writers.insert(
+            file.to_owned(),
+            Writer {
+                generation,
+                rank,
+                member,
+                samples: BTreeMap::new(),
+            },
+        );
+    }
+
+    /// The newest lineage that a member has written down.
+    #[must_use]
+    pub fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
+    /// The committed steps that count, in order.
+    pub fn steps(&self) -> impl DoubleEndedIterator<Item = &StepMetric> {
+        self.steps
+            .iter()
+            .filter(|((commit, generation), _)| self.counts(*commit, *generation))
+            .map(|(_, metric)| metric)
+    }
+
+    /// The evaluations that count, in order.
+    pub fn evaluations(&self) -> impl DoubleEndedIterator<Item = &EvaluationMetric> {
+        self.evaluations
+            .iter()
+            .filter(|((commit, generation), _)| self.counts(*commit, *generation))
+            .map(|(_, metric)| metric)
+    }
+
+    /// Recoveries in order of generation.
+    pub fn recoveries(&self) -> impl Iterator<Item = &Recovery> {
+        self.recoveries.values()
+    }
+
+    /// The newest checkpoint that counts: its commit and folder.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<(u64, &str)> {
+        self.checkpoints
+            .iter()
+            .rev()
+            .find(|((commit, generation), _)| self.counts(*commit, *generation))
+            .map(|((commit, _), path)| (*commit, path.as_str()))
+    }
+
+    /// The digests of the state at the newest compared position that counts, by rank.
+    #[must_use]
+    pub fn digests(&self) -> Vec<MemberDigest> {
+        let newest = self
+            .agreed
+            .keys()
+            .rev()
+            .find(|(commit, generation, _)| self.counts(*commit, *generation));
+        let Some((commit, generation, _)) = newest else {
+            return vec![];
+        };
+        self.agreed
+            .range((*commit, *generation, 0)..=(*commit, *generation, u32::MAX))
+            .map(|(_, digest)| digest.clone())
+            .collect()
+    }
+
+    /// Ranks of the newest generation.
+    #[must_use]
+    pub fn world_size(&self) -> Option<u32> {
+        self.world_sizes.last_key_value().map(|(_, size)| *size)
+    }
+
+    /// Newest generation that wrote a record.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.writers
+            .values()
+            .map(|w| w.generation)
+            .max()
+            .unwrap_or(Generation::NONE)
+    }
+
+    /// Optimiser steps of the whole run, once the length of an epoch is known.
+    #[must_use]
+    pub fn total_steps(&self) -> Option<u64> {
+        match self.length? {
+            Length::Steps(steps) => Some(steps),
+            Length::Epochs(epochs) => {
+                Some(epochs * self.epoch_samples?.div_ceil(self.global_batch_size?.max(1)))
+            }
+        }
+    }
+
+    /// Samples per second over the newest `window` steps of the newest generation.
+    #[must_use]
+    pub fn samples_per_second(&self, window: usize) -> Option<f64> {
+        let newest = self.steps().next_back()?.generation;
+        let (samples, seconds) = self
+            .steps()
+            .rev()
+            .take_while(|m| m.generation == newest)
+            .take(window)
+            .fold((0, 0.0), |(n, s), m| (n + m.samples, s + m.seconds));
+        (seconds > 0.0).then(|| samples as f64 / seconds)
+    }
+
+    fn counts(&self, commit: u64, generation: Generation) -> bool {
+        self.lineage.contains(Position { commit, generation })
+    }
+}
+
+fn key(position: Position) -> (u64, Generation) {
+    (position.commit, position.generation)
+}
+
+fn finite(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|v: &f64| v.is_finite())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,12 @@
+//! `gradsync run`: one TrainingJob on this machine. The launcher validates and resolves the manifest,
+//! holds the rendezvous service, starts one agent for each worker and tells how it goes.
+
+pub mod changes;
+pub mod chart;
+pub mod history;
+pub mod output;
+pub mod set;
+pub mod summary;
+pub mod tail;
+pub mod trainer_program;
+pub mod volumes;

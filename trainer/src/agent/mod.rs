@@ -1,0 +1,11 @@
+//! The agent: the first process of a worker. It starts one rank process for each device, holds the one
+//! connection to the rendezvous service for all of them, starts crashed ranks again in place and forwards
+//! signals. Ranks speak with it over an inherited socket ([`link`]).
+
+pub mod after_exit;
+pub mod environment;
+pub mod exit_code;
+pub mod frame;
+pub mod link;
+pub mod news;
+pub mod rank_start;
