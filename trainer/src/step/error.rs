@@ -1,0 +1,54 @@
+//! Why a step did not commit.
+
+use gradsync_collective::CollectiveError;
+
+/// What both sides of a boundary agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// A new generation is wanted: leave after this commit and join again.
+    Reform,
+    /// Stop: write a checkpoint after this commit and leave.
+    Stop,
+}
+
+/// Why a step did not commit, or the group ended.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// A peer or the connection to it is gone. All committed state is as it was.
+    #[error("synchronise with the group: {0}")]
+    Lost(#[from] CollectiveError),
+    /// This run cannot go on.
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+}
+
+/// An error that ends this process. The kind says whether starting it again can help.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct Fatal {
+    /// What kind of error.
+    pub kind: FatalKind,
+    /// What happened, where, and the way out.
+    pub message: String,
+}
+
+/// Whether a restart can help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FatalKind {
+    /// The configuration, the data or the arithmetic is at fault: it would happen again.
+    User,
+    /// This process is at fault: a fresh one may do better.
+    Process,
+}
+
+impl Fatal {
+    /// An error that a restart cannot mend.
+    pub fn user(message: impl std::fmt::Display) -> Fatal {
+        Fatal { kind: FatalKind::User, message: message.to_string() }
+    }
+
+    /// An error that a fresh process may not have.
+    pub fn process(message: impl std::fmt::Display) -> Fatal {
+        Fatal { kind: FatalKind::Process, message: message.to_string() }
+    }
+}

@@ -1,0 +1,244 @@
+//! The outer loop of a rank, in one process from its first join to its end:
+//! join, obtain the plan, obtain the state, train until an error or a boundary, join again.
+
+mod checkpoints;
+mod closing;
+mod generation;
+mod standing;
+mod warm;
+
+pub use generation::Observer;
+
+use crate::clock::Clock;
+use crate::group::{Group, GroupError, Next};
+use crate::step::Fatal;
+use crate::task::{PathMap, Task};
+use crate::transport::Transport;
+use checkpoints::Checkpoints;
+use generation::{Entered, Exit};
+use gradsync_formats::identity::Position;
+use gradsync_formats::store::{Store, StoreError};
+use gradsync_rendezvous::wire::{Ask, LeaveCause, MemberMessage, Refusal};
+use standing::{Seen, Standing};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use warm::Warm;
+
+/// How a rank is connected to the world. Everything that is not arithmetic is an argument.
+pub struct Surroundings<'a> {
+    /// The rendezvous.
+    pub group: &'a mut dyn Group,
+    /// The data plane.
+    pub transport: &'a mut dyn Transport,
+    /// Time.
+    pub clock: &'a dyn Clock,
+    /// Opens the checkpoint directory, given as the container sees it.
+    pub open_store: &'a dyn Fn(&str) -> Result<Arc<dyn Store>, StoreError>,
+    /// Told of every commit; tests look at the state through it.
+    pub observer: &'a mut dyn Observer,
+    /// Where paths of the manifest lie here.
+    pub paths: PathMap,
+    /// Where run records go; none: nowhere.
+    pub records: Option<PathBuf>,
+    /// Deadlines.
+    pub patience: Patience,
+}
+
+/// How long a rank waits for others before it takes them for lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// One collective operation: it must cover what another rank may do in between, such as a checkpoint.
+    pub operation: Duration,
+    /// Connecting to all members of a plan and passing its opening barrier.
+    pub connect: Duration,
+    /// An answer of the rendezvous to a join or report.
+    pub answer: Duration,
+    /// A plan: others may have to be started first.
+    pub plan: Duration,
+    /// The acknowledgement that completion is persisted.
+    pub acknowledgement: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            operation: Duration::from_secs(300),
+            connect: Duration::from_secs(30),
+            answer: Duration::from_secs(60),
+            plan: Duration::from_secs(24 * 3600),
+            acknowledgement: Duration::from_secs(600),
+        }
+    }
+}
+
+/// How training ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Why it ended.
+    pub end: End,
+    /// The last commit.
+    pub position: Position,
+    /// Optimiser steps.
+    pub steps: u64,
+    /// Whole epochs.
+    pub epochs: u64,
+    /// Mean loss of the last step; NaN if none was made by this process.
+    pub loss: f64,
+    /// Metrics of the last evaluation.
+    pub metrics: BTreeMap<String, f64>,
+    /// Digest of the replicated state, hex.
+    pub state_digest: String,
+}
+
+/// Why training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All steps are done and completion is persisted.
+    Complete,
+    /// All stopped at an agreed boundary, as asked.
+    Stopped,
+    /// Somebody else has finished the job.
+    AlreadyFinished,
+}
+
+/// Trains the job's task until it is complete, stopped or cannot go on.
+///
+/// # Errors
+/// The reason why this process cannot go on; the group may. It has been reported to the rendezvous.
+pub fn train(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<Summary, Fatal> {
+    let result = outer_loop(tasks, around);
+    if let Err(fatal) = &result
+        && fatal.kind == crate::step::FatalKind::User
+    {
+        let deadline = around.clock.now() + around.patience.answer;
+        let cause = LeaveCause::Fatal { error: fatal.message.clone() };
+        if let Err(error) = around.group.report(MemberMessage::Leave { cause }, deadline) {
+            tracing::warn!(%error, "could not report why this rank leaves");
+        }
+    }
+    result
+}
+
+fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<Summary, Fatal> {
+    let mut standing = Standing::default();
+    let mut warm: Option<Warm<'_>> = None;
+    let mut last_end: Option<LastEnd> = None;
+    loop {
+        let seen = match &warm {
+            None => Seen::default(),
+            Some(warm) => look_around(warm, around)?,
+        };
+        let ready = warm.is_some();
+        let deadline = around.clock.now() + around.patience.answer;
+        let joined = match around.group.join(standing.report(seen), deadline) {
+            Ok(joined) => joined,
+            Err(GroupError::Refused(Refusal::Finished { reason })) => {
+                return Ok(finished_elsewhere(warm.as_mut(), &reason));
+            }
+            Err(error) => return Err(group_fatal(&error)),
+        };
+        if warm.as_ref().is_none_or(|warm| warm.run_config_digest != joined.run_config_digest) {
+            // The first join, or another configuration: load, then say that we are ready.
+            warm = None;
+            warm = Some(Warm::load(tasks, &joined, around)?);
+            continue;
+        }
+        debug_assert!(ready);
+        let Some(warm) = &mut warm else { continue };
+        let deadline = around.clock.now() + around.patience.plan;
+        match around.group.next(standing.left(), deadline).map_err(|error| group_fatal(&error))? {
+            Next::Floor(floor) => standing.leave(floor, None),
+            Next::Ask(Ask::Rejoin { reason }) => tracing::info!(reason, "joining again"),
+            Next::Ask(Ask::Stop { cause }) => {
+                tracing::info!(reason = cause.reason, "stopping before a group was formed");
+                leave(around, LeaveCause::Stopped { position: warm.position(), checkpoint: None });
+                return warm.summary(End::Stopped);
+            }
+            Next::Ask(Ask::Finished { reason }) => return Ok(finished_elsewhere(Some(warm), &reason)),
+            Next::Ask(Ask::Failed { reason }) => return Err(Fatal::user(format!("the job has failed: {reason}"))),
+            Next::Ask(Ask::Refused { refusal }) => return Err(Fatal::user(refusal)),
+            Next::Ask(Ask::None | Ask::Reform { .. }) => {}
+            Next::Plan { plan, digest, head } => {
+                standing.accept(plan.generation, &digest);
+                let generation = plan.generation;
+                let entered = Entered { plan: *plan, digest, head, since: last_end.take() };
+                let exit = generation::run(warm, entered, &mut standing, around);
+                match exit {
+                    Exit::Ended(summary) => return Ok(*summary),
+                    Exit::Fatal(fatal) => return Err(fatal),
+                    Exit::Again(end) => {
+                        tracing::info!(%generation, reason = end.reason, "left the generation");
+                        standing.leave(generation, Some(end.reason.clone()));
+                        last_end = Some(end);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// When and why the last generation ended, for the phases of a recovery.
+#[derive(Clone, Debug)]
+pub(crate) struct LastEnd {
+    pub(crate) reason: String,
+    /// From the fault to the abort, as far as this member can tell.
+    pub(crate) detect: Duration,
+    /// When the connections were aborted.
+    pub(crate) aborted: std::time::Instant,
+}
+
+/// What goes into the report before a join: the state held, the listener, the checkpoints in sight.
+fn look_around(warm: &mut Warm<'_>, around: &mut Surroundings<'_>) -> Result<Seen, Fatal> {
+    let addresses = around.transport.listen().map_err(Fatal::process)?;
+    let held = warm.held()?;
+    let found = match &warm.checkpoints {
+        Some(checkpoints) => checkpoints.look(around.group.job(), &warm.fingerprints)?,
+        None => checkpoints::Found::default(),
+    };
+    Ok(Seen {
+        held,
+        addresses,
+        run_config_digest: Some(warm.run_config_digest.clone()),
+        fingerprints: Some(warm.fingerprints.clone()),
+        directory_nonce: found.nonce,
+        checkpoints: found.whole,
+        resume_from: found.resume_from,
+    })
+}
+
+fn leave(around: &mut Surroundings<'_>, cause: LeaveCause) {
+    let deadline = around.clock.now() + around.patience.answer;
+    if let Err(error) = around.group.report(MemberMessage::Leave { cause }, deadline) {
+        tracing::warn!(%error, "could not report that this rank leaves");
+    }
+}
+
+fn finished_elsewhere(warm: Option<&mut Warm<'_>>, reason: &str) -> Summary {
+    tracing::info!(reason, "the job is finished");
+    let position = warm.map_or(Position::INITIAL, |warm| warm.position());
+    Summary {
+        end: End::AlreadyFinished,
+        position,
+        steps: 0,
+        epochs: 0,
+        loss: f64::NAN,
+        metrics: BTreeMap::new(),
+        state_digest: String::new(),
+    }
+}
+
+fn group_fatal(error: &GroupError) -> Fatal {
+    match error {
+        GroupError::Refused(refusal) => Fatal::user(refusal),
+        GroupError::AgentGone(_) | GroupError::Deadline { .. } => Fatal::process(error),
+    }
+}
+
+impl Checkpoints {
+    /// The directory as messages name it.
+    pub(crate) fn place(&self) -> String {
+        self.store().describe()
+    }
+}

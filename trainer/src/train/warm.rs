@@ -1,0 +1,314 @@
+//! A member that is loaded and could start at once: task, model, data, and the state if it holds one.
+
+use super::checkpoints::Checkpoints;
+use super::standing::Standing;
+use super::{End, Summary, Surroundings};
+use crate::clock::Clock;
+use crate::group::Joined;
+use crate::state::TrainingState;
+use crate::step::{Committed, Course, Fatal, StepError, WorkContext};
+use crate::task::{DataSource, GivenParameters, Normalisation, Parameters, Split, Task};
+use gradsync_collective::{AbortCause, CollectiveError, Communicator};
+use gradsync_formats::identity::Position;
+use gradsync_formats::manifest::{DataProgress, Fingerprints};
+use gradsync_formats::run_config::RunConfig;
+use gradsync_rendezvous::wire::{BaseSource, HeldState, Plan, Progress};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Everything that does not change between generations, and the state that does.
+pub(crate) struct Warm<'t> {
+    pub(crate) config: RunConfig,
+    pub(crate) run_config_digest: String,
+    pub(crate) fingerprints: Fingerprints,
+    pub(crate) course: Course,
+    pub(crate) state: TrainingState,
+    pub(crate) checkpoints: Option<Checkpoints>,
+    /// Where in the data the lineage began.
+    pub(crate) origin: DataProgress,
+    /// Metrics of the last evaluation.
+    pub(crate) metrics: BTreeMap<String, f64>,
+    task: &'t dyn Task,
+    parameters: Parameters,
+    train: Box<dyn DataSource>,
+    test: Box<dyn DataSource>,
+    nominal: f64,
+    /// Whether `state` is a base that was obtained, rather than just a model that was built.
+    holds_state: bool,
+    last: Option<Committed>,
+    rate: Rate,
+}
+
+impl<'t> Warm<'t> {
+    /// Loads what the configuration names.
+    pub(crate) fn load(
+        tasks: &'t [Box<dyn Task>],
+        joined: &Joined,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Warm<'t>, Fatal> {
+        let config = joined.run_config.clone();
+        crate::torch::set_threads(config.workers.intra_op_threads).map_err(Fatal::process)?;
+        let task = crate::tasks::find(tasks, &config.task.name).map_err(Fatal::user)?;
+        let given = GivenParameters::new(&config.task.parameters, around.paths.clone());
+        let parameters = task.parameters(&given).map_err(Fatal::user)?;
+        task.check(&parameters, &config.training).map_err(Fatal::user)?;
+        around.group.alive(None);
+        let train = task.data(Split::Train, &parameters).map_err(Fatal::user)?;
+        let test = task.data(Split::Test, &parameters).map_err(Fatal::user)?;
+        around.group.alive(None);
+        if train.len() == 0 {
+            return Err(Fatal::user(format!("task {}: its training data is empty", task.name())));
+        }
+        let course = Course {
+            epoch_samples: train.len(),
+            global_batch_size: config.training.global_batch_size,
+            micro_batch_size: config.micro_batch_size,
+            seed: config.training.seed,
+            length: config.training.length,
+        };
+        let nominal = match task.normalisation() {
+            Normalisation::Sum => 1.0,
+            Normalisation::Mean => {
+                let units = task.units_per_sample(&parameters).map_err(Fatal::user)?;
+                (config.training.global_batch_size as f64) * (units as f64)
+            }
+        };
+        let state = TrainingState::initial(task, &parameters, &config, &course)?;
+        around.group.alive(None);
+        let fingerprints = Fingerprints {
+            task: task.name().to_owned(),
+            parameter_layout: state.layout_digest(),
+            data: train.fingerprint().to_string(),
+        };
+        let checkpoints = Checkpoints::open(&config, around)?;
+        Ok(Warm {
+            run_config_digest: joined.run_config_digest.clone(),
+            fingerprints,
+            course,
+            state,
+            checkpoints,
+            origin: DataProgress::default(),
+            metrics: BTreeMap::new(),
+            task,
+            parameters,
+            train,
+            test,
+            nominal,
+            holds_state: false,
+            last: None,
+            rate: Rate::default(),
+            config,
+        })
+    }
+
+    /// What a step and an evaluation need besides the state.
+    pub(crate) fn work_context<'a>(&'a self, clock: &'a dyn Clock) -> WorkContext<'a> {
+        WorkContext {
+            task: self.task,
+            parameters: &self.parameters,
+            train: self.train.as_ref(),
+            test: self.test.as_ref(),
+            course: &self.course,
+            nominal: self.nominal,
+            normalisation: self.task.normalisation(),
+            optimizer: &self.config.training.optimizer,
+            clock,
+        }
+    }
+
+    /// The last commit.
+    pub(crate) fn position(&self) -> Position {
+        self.state.position()
+    }
+
+    /// The state held, for a report; none before the first base was obtained.
+    pub(crate) fn held(&mut self) -> Result<Option<HeldState>, Fatal> {
+        if !self.holds_state {
+            return Ok(None);
+        }
+        Ok(Some(HeldState {
+            position: self.state.position(),
+            chain: self.state.chain_hex(),
+            state_digest: self.state.digest()?,
+        }))
+    }
+
+    /// Forgets the state: the next base must come from a checkpoint or the beginning.
+    pub(crate) fn drop_state(&mut self) {
+        self.holds_state = false;
+    }
+
+    /// Brings the base state of `plan` into memory, discarding what was held if it is another.
+    pub(crate) fn obtain(
+        &mut self,
+        plan: &Plan,
+        rank: u32,
+        communicator: &dyn Communicator,
+        standing: &mut Standing,
+        patience: Duration,
+    ) -> Result<(), StepError> {
+        let base = &plan.base;
+        match &base.source {
+            BaseSource::Memory => {
+                if !self.holds_state || self.state.position() != base.position {
+                    return Err(unusable(format!(
+                        "start from memory at {}: this member holds {}",
+                        base.position,
+                        self.state.position()
+                    )));
+                }
+            }
+            BaseSource::Initial => {
+                self.holds_state = false;
+                self.state = TrainingState::initial(self.task, &self.parameters, &self.config, &self.course)?;
+                self.origin = DataProgress::default();
+            }
+            BaseSource::Checkpoint { path } => {
+                self.holds_state = false;
+                self.obtain_checkpoint(plan, path, rank, communicator, standing, patience)?;
+            }
+            BaseSource::Donor { .. } => {
+                return Err(unusable(
+                    "obtain state from a donor: not yet possible in this version".to_owned(),
+                ));
+            }
+        }
+        if let Some(expected) = &base.state_digest {
+            let found = self.state.digest()?;
+            if found != *expected {
+                self.holds_state = false;
+                return Err(unusable(format!(
+                    "obtain the state at {}: its digest is {found}, the plan says {expected}",
+                    base.position
+                )));
+            }
+        }
+        self.state.set_position(base.position);
+        self.holds_state = true;
+        Ok(())
+    }
+
+    fn obtain_checkpoint(
+        &mut self,
+        plan: &Plan,
+        path: &str,
+        rank: u32,
+        communicator: &dyn Communicator,
+        standing: &mut Standing,
+        patience: Duration,
+    ) -> Result<(), StepError> {
+        let Some(checkpoints) = &self.checkpoints else {
+            return Err(Fatal::user(format!("load {path}: no checkpoint.directory is configured")).into());
+        };
+        if checkpoints.is_shared() || rank == 0 {
+            match checkpoints.load(&plan.job_uid, path, &self.fingerprints) {
+                Ok(snapshot) => self.state.restore(&snapshot)?,
+                Err(problem) => {
+                    standing.found_damaged(path.to_owned(), problem.to_string());
+                    return Err(unusable(format!("load {path}: {problem}")));
+                }
+            }
+        }
+        if !checkpoints.is_shared() {
+            // Only rank 0 sees the directory: everybody takes its state.
+            crate::agree::broadcast_state(&mut self.state, communicator, 0, patience)?;
+        }
+        if plan.lineage.0.len() <= 1 {
+            self.origin = self.state.progress();
+        }
+        Ok(())
+    }
+
+    /// Agrees on the bucket plan: rank 0's, made by a dry run before the very first step.
+    pub(crate) fn agree_on_buckets(
+        &mut self,
+        communicator: &dyn Communicator,
+        patience: Duration,
+        clock: &dyn Clock,
+    ) -> Result<(), StepError> {
+        let mut plan = None;
+        if communicator.identity().rank == 0 {
+            plan = Some(match self.state.bucket_plan() {
+                Some(plan) => plan.clone(),
+                None => {
+                    let context = self.work_context(clock);
+                    crate::step::plan_buckets(&context, &self.state, &self.config.sync.all_reduce)?
+                }
+            });
+        }
+        let agreed = crate::agree::share_document(plan.as_ref(), communicator, 0, patience)?;
+        self.state.adopt_buckets(&agreed)
+    }
+
+    /// Takes note of a commit.
+    pub(crate) fn note(&mut self, committed: &Committed) {
+        self.rate.note(committed.samples, committed.seconds);
+        self.last = Some(committed.clone());
+    }
+
+    /// Whether the state is one to evaluate.
+    pub(crate) fn evaluation_is_due(&self) -> bool {
+        let step = self.state.progress().step;
+        self.config.training.evaluate_every_steps.is_some_and(|every| every > 0 && step % every == 0)
+    }
+
+    /// Whether the state is one to write a checkpoint of.
+    pub(crate) fn checkpoint_is_due(&self) -> bool {
+        let every = self.config.checkpoint.as_ref().and_then(|checkpoint| checkpoint.every_steps);
+        every.is_some_and(|every| every > 0 && self.state.position().commit % every == 0)
+    }
+
+    /// How far training is, for display.
+    pub(crate) fn progress_report(&self, activity: &str) -> Progress {
+        let progress = self.state.progress();
+        Progress {
+            position: self.state.position(),
+            step: progress.step,
+            total_steps: Some(self.course.total_steps()),
+            epoch: progress.epoch,
+            loss: self.last.as_ref().map_or_else(String::new, |last| last.loss.to_string()),
+            samples_per_second: self.rate.per_second().map_or_else(String::new, |rate| format!("{rate:.1}")),
+            activity: activity.to_owned(),
+        }
+    }
+
+    /// How training stands at its end.
+    pub(crate) fn summary(&mut self, end: End) -> Result<Summary, Fatal> {
+        let progress = self.state.progress();
+        Ok(Summary {
+            end,
+            position: self.state.position(),
+            steps: progress.step,
+            epochs: progress.epoch,
+            loss: self.last.as_ref().map_or(f64::NAN, |last| last.loss),
+            metrics: self.metrics.clone(),
+            state_digest: if self.holds_state { self.state.digest()? } else { String::new() },
+        })
+    }
+}
+
+/// The group cannot start with this member's state: join again and let the service choose anew.
+fn unusable(message: String) -> StepError {
+    StepError::Lost(CollectiveError::Aborted { cause: AbortCause::Failure(message) })
+}
+
+/// Samples per second over about the last ten steps.
+#[derive(Debug, Default)]
+struct Rate {
+    samples: f64,
+    seconds: f64,
+}
+
+impl Rate {
+    /// Weight that a step keeps when the next one comes.
+    const MEMORY: f64 = 0.9;
+
+    fn note(&mut self, samples: u64, seconds: f64) {
+        self.samples = self.samples * Self::MEMORY + samples as f64;
+        self.seconds = self.seconds * Self::MEMORY + seconds;
+    }
+
+    fn per_second(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.samples / self.seconds)
+    }
+}
