@@ -1,5 +1,11 @@
 //! Where checkpoints lie. A directory is the first implementation; object storage can be another.
 
+mod directory;
+mod memory;
+
+pub use directory::DirectoryStore;
+pub use memory::{Fault, MemoryStore};
+
 use std::io;
 
 /// A flat key space of immutable objects. Keys are `/`-separated, without `.` or `..` parts.
@@ -27,6 +33,15 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// When the object cannot be removed.
     fn delete(&self, key: &str) -> Result<(), StoreError>;
+    /// Removes what writers that died in the middle of a `put` left behind under `prefix`; returns how
+    /// much. Such leftovers are never listed, so that this only frees space.
+    ///
+    /// # Errors
+    /// When leftovers are there and cannot be removed.
+    fn sweep(&self, prefix: &str) -> Result<u64, StoreError> {
+        let _ = prefix;
+        Ok(0)
+    }
     /// Where it is, for messages.
     fn describe(&self) -> String;
 }
@@ -60,15 +75,45 @@ pub enum StoreError {
     },
 }
 
+/// Checks that `key` is a relative path whose parts stay below the root.
+fn check_key(key: &str) -> Result<(), StoreError> {
+    let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(['\0', '\\']);
+    if key.split('/').any(bad) {
+        return Err(StoreError::BadKey { key: key.to_owned() });
+    }
+    Ok(())
+}
+
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull => {
-            "; free space or raise the volume's size, training continues without this checkpoint"
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free space or raise the volume's size, then start again: nothing half-written is left"
         }
+        io::ErrorKind::FileTooLarge => "; raise the limit on the size of one file (ulimit -f)",
         io::ErrorKind::PermissionDenied => {
             "; the process may not write there, check the volume's owner and mode"
         }
         io::ErrorKind::ReadOnlyFilesystem => "; the volume is mounted read-only",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_cannot_leave_the_store() {
+        for key in ["a", "a/b", "u/step-1-g1/manifest.json", ".nonce", "a..b"] {
+            check_key(key).unwrap();
+        }
+        for key in [
+            "", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "../a", "a/.", "a\\b", "a\0b",
+        ] {
+            assert!(
+                matches!(check_key(key), Err(StoreError::BadKey { .. })),
+                "{key:?}"
+            );
+        }
     }
 }

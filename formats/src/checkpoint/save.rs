@@ -1,0 +1,96 @@
+//! Writes a snapshot: the parts, then the manifest, which makes it a checkpoint.
+
+use super::check::{Damage, verify};
+use super::error::CheckpointError;
+use super::snapshot::{Group, Snapshot};
+use super::{CheckpointRef, manifest_key, path_of, tensors};
+use crate::digest::sha256_hex;
+use crate::identity::JobUid;
+use crate::manifest::{MANIFEST_VERSION, Manifest, ManifestError, Part};
+use crate::store::Store;
+
+/// Writes `snapshot` as a checkpoint of `job` and returns when it would survive a crash of the machine.
+///
+/// A crash before that leaves earlier checkpoints as they were, and this one is not there or not whole.
+/// If a whole one of the same state is there, nothing is written.
+///
+/// # Errors
+/// When the store refuses (nothing half-written counts as a checkpoint), when the state cannot be written
+/// (two tensors of one name, a shape that does not fit, a scalar that JSON lacks), or when a whole
+/// checkpoint of this position holds another state.
+pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<CheckpointRef, CheckpointError> {
+    let path = path_of(job, snapshot.position);
+    let unsavable = |problem: String| CheckpointError::Unsavable {
+        path: path.clone(),
+        problem,
+    };
+    if let Some((name, _)) = snapshot.scalars.iter().find(|(_, v)| v.is_null()) {
+        return Err(unsavable(format!("scalar {name} is not a finite number")));
+    }
+    let mut files = vec![];
+    for group in Group::ALL {
+        let content = snapshot.group(group);
+        if !content.is_empty() {
+            let bytes = tensors::encode(content)
+                .map_err(|problem| unsavable(format!("{}: {problem}", group.file_name())))?;
+            files.push((group.file_name(), bytes));
+        }
+    }
+    let manifest = manifest(job, snapshot, &files);
+    let reference = CheckpointRef {
+        position: snapshot.position,
+        path: path.clone(),
+        digest: snapshot.state_digest.clone(),
+    };
+    match verify(store, &path) {
+        Ok(there) if there.parts == manifest.parts && there.chain == manifest.chain => return Ok(reference),
+        Ok(there) => {
+            return Err(CheckpointError::Conflict {
+                path,
+                position: snapshot.position,
+                there: there.chain,
+                now: manifest.chain,
+            });
+        }
+        Err(e @ CheckpointError::Damaged(Damage::Manifest(ManifestError::Newer { .. }))) => return Err(e),
+        // What is left of an attempt that was cut off. Its manifest goes first: a new part under an old
+        // manifest would look like damage.
+        Err(CheckpointError::Damaged(_)) => store.delete(&manifest_key(&path))?,
+        Err(other) => return Err(other),
+    }
+    let encoded = manifest.encode().map_err(|e| unsavable(e.to_string()))?;
+    for (name, bytes) in &files {
+        store.put(&format!("{path}/{name}"), bytes)?;
+    }
+    store.put(&manifest_key(&path), &encoded)?;
+    Ok(reference)
+}
+
+fn manifest(job: &JobUid, snapshot: &Snapshot, files: &[(&'static str, Vec<u8>)]) -> Manifest {
+    let s = snapshot;
+    Manifest {
+        version: MANIFEST_VERSION,
+        job_uid: job.clone(),
+        position: s.position,
+        lineage: s.lineage.clone(),
+        progress: s.progress,
+        seed: s.seed,
+        micro_batch_size: s.micro_batch_size,
+        scalars: s.scalars.clone(),
+        bucket_plan: s.bucket_plan.clone(),
+        chain: s.chain.clone(),
+        state_digest: s.state_digest.clone(),
+        fingerprints: s.fingerprints.clone(),
+        world_size: s.world_size,
+        run_config: s.run_config.clone(),
+        parts: files
+            .iter()
+            .map(|(name, bytes)| Part {
+                name: (*name).to_owned(),
+                bytes: bytes.len() as u64,
+                sha256: sha256_hex(bytes),
+            })
+            .collect(),
+        written_at: s.written_at.clone(),
+    }
+}

@@ -1,0 +1,100 @@
+//! A crash or a full disk at any moment of a save leaves what was there before.
+
+use super::*;
+use crate::store::{Fault, MemoryStore, Store as _};
+
+/// Changes of one save: the (absent) manifest deleted, three parts and the manifest put.
+const CHANGES: u64 = 5;
+
+fn newest(store: &MemoryStore) -> Option<Position> {
+    let found = newest_whole(store, &job(), Some(&lineage())).unwrap();
+    found.whole.first().map(|w| w.reference.position)
+}
+
+/// A store with a whole checkpoint of commit 6, and what saving commit 7 under `fault` left of it.
+fn after(fault: Fault) -> (MemoryStore, Result<CheckpointRef, CheckpointError>) {
+    let store = MemoryStore::new();
+    save(&store, &job(), &snapshot(at(2, 6))).unwrap();
+    store.set_fault(Some(fault));
+    let saved = save(&store, &job(), &snapshot(at(2, 7)));
+    store.set_fault(None);
+    (store, saved)
+}
+
+#[test]
+fn a_crash_between_any_two_operations_leaves_the_previous_checkpoint_and_the_next_save_works() {
+    for change in 0..=CHANGES {
+        for fault in [Fault::Die(change), Fault::DieTorn(change), Fault::Refuse(change)] {
+            let (store, saved) = after(fault);
+            assert_eq!(saved.is_ok(), change == CHANGES, "{fault:?}");
+            let expected = if change == CHANGES { at(2, 7) } else { at(2, 6) };
+            assert_eq!(newest(&store), Some(expected), "{fault:?}");
+            assert_loads(&store, &snapshot(expected));
+            // The same position again, as after a restart from the previous one within the generation.
+            save(&store, &job(), &snapshot(at(2, 7))).unwrap();
+            assert_eq!(newest(&store), Some(at(2, 7)), "{fault:?}");
+            assert_loads(&store, &snapshot(at(2, 7)));
+        }
+    }
+}
+
+#[test]
+fn a_crash_while_a_torn_checkpoint_is_written_again_never_shows_a_mixture() {
+    for first in 0..CHANGES {
+        for second in 0..CHANGES {
+            let (store, _) = after(Fault::DieTorn(first));
+            let mut other = snapshot(at(2, 7));
+            other.scalars.insert("loss-scale".into(), serde_json::json!(2.0));
+            other.chain = "other".into();
+            store.set_fault(Some(Fault::DieTorn(second)));
+            let again = save(&store, &job(), &other);
+            store.set_fault(None);
+            match newest(&store) {
+                Some(p) if p == at(2, 6) => assert!(again.is_err()),
+                Some(p) => {
+                    assert_eq!(p, at(2, 7));
+                    assert_loads(&store, &other);
+                }
+                None => panic!("the previous checkpoint is gone"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_names_the_file_and_leaves_the_previous_checkpoint() {
+    let size = |store: &MemoryStore| -> usize {
+        let keys = store.list("").unwrap();
+        keys.iter().map(|k| store.get(k).unwrap().len()).sum()
+    };
+    let store = MemoryStore::new();
+    save(&store, &job(), &snapshot(at(2, 6))).unwrap();
+    let one = size(&store) as u64;
+    for capacity in (one..2 * one).step_by(13) {
+        let (store, saved) = after(Fault::Capacity(capacity));
+        let error = saved.unwrap_err().to_string();
+        assert!(
+            error.contains("job-1/step-7-g2/") && error.contains("free space"),
+            "{error}"
+        );
+        assert_eq!(newest(&store), Some(at(2, 6)));
+        assert_loads(&store, &snapshot(at(2, 6)));
+    }
+}
+
+#[test]
+fn saving_what_is_there_writes_nothing_and_another_state_at_its_position_is_refused() {
+    let store = MemoryStore::new();
+    let s = snapshot(at(2, 7));
+    let first = save(&store, &job(), &s).unwrap();
+    store.set_fault(None);
+    assert_eq!(save(&store, &job(), &s).unwrap(), first);
+    assert_eq!(store.changes(), 0);
+
+    let mut other = snapshot(at(2, 7));
+    other.tensors.get_mut(&Group::Parameters).unwrap()[1].bytes[0] ^= 1;
+    let error = save(&store, &job(), &other).unwrap_err();
+    assert!(matches!(error, CheckpointError::Conflict { .. }), "{error}");
+    assert_eq!(store.changes(), 0);
+    assert_loads(&store, &s);
+}
