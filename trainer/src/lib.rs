@@ -1,6 +1,7 @@
 //! gradsync.
 
 pub mod agent;
+pub mod checkpoint;
 pub mod clock;
 pub mod group;
 pub mod parameters;
