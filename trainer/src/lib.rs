@@ -3,7 +3,9 @@
 pub mod agent;
 pub mod checkpoint;
 pub mod clock;
+pub mod data;
 pub mod group;
 pub mod parameters;
 pub mod random;
+pub mod task;
 pub mod torch;
