@@ -6,4 +6,5 @@
 //! that can both commit; a lost or repeated message changes nothing. Not a goal: moving training data,
 //! which members do among themselves.
 
+pub mod membership;
 pub mod wire;
