@@ -17,6 +17,8 @@ struct Service {
     machine: Membership,
     writing: Option<Arc<NewGeneration>>,
     wants_to_read: bool,
+    /// The newest number that it tried.
+    tried: Generation,
 }
 
 /// News on their way to a process.
@@ -188,6 +190,7 @@ impl World {
             machine,
             writing: None,
             wants_to_read: false,
+            tried: Generation::NONE,
         });
     }
 
@@ -236,7 +239,16 @@ impl World {
         }
         for effect in outcome.effects {
             match effect {
-                Effect::Persist(new) => service.writing = Some(new),
+                Effect::Persist(new) => {
+                    let before = std::mem::replace(&mut service.tried, new.formed.generation);
+                    if before >= service.tried {
+                        return Err(format!(
+                            "generation {before} was tried, and now {} with another plan",
+                            service.tried
+                        ));
+                    }
+                    service.writing = Some(new);
+                }
                 Effect::Publish(generation, plan) => self.checker.on_publish(generation, &plan.digest)?,
                 Effect::ReadBack => service.wants_to_read = true,
                 Effect::Latch(ending) => return Err(format!("the job ended by itself: {ending:?}")),
