@@ -77,7 +77,7 @@ impl std::fmt::Display for DType {
 }
 
 /// A Rust type that a buffer can be read and written as.
-pub trait Element: Pod + private::Sealed {
+pub trait Element: Pod + Send + Sync + private::Sealed {
     /// Its element type.
     const DTYPE: DType;
 }

@@ -12,6 +12,7 @@ pub mod agreement;
 pub mod bucket_plan;
 pub mod control;
 pub mod in_process;
+pub mod tcp;
 
 mod buffer;
 mod communicator;
