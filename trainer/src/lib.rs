@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod clock;
 pub mod data;
 pub mod group;
+pub mod optimizer;
 pub mod parameters;
 pub mod random;
 pub mod task;

@@ -4,7 +4,10 @@ use gradsync_formats::checkpoint::{NamedTensor, TensorSpec, TensorType};
 use tch::{Kind, TchError, Tensor};
 
 // Checkpoints are little-endian; the copies below take the machine's own order.
-const _: () = assert!(cfg!(target_endian = "little"), "checkpoints need a little-endian machine");
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "checkpoints need a little-endian machine"
+);
 
 /// Why a tensor could not be converted.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +70,11 @@ pub fn spec_of(name: &str, tensor: &Tensor) -> Result<TensorSpec, ConvertError> 
         }
     };
     // libtorch never reports a negative size.
-    let shape = tensor.size().iter().map(|size| size.unsigned_abs() as usize).collect();
+    let shape = tensor
+        .size()
+        .iter()
+        .map(|size| size.unsigned_abs() as usize)
+        .collect();
     Ok(TensorSpec {
         name: name.to_owned(),
         dtype,
@@ -152,7 +159,14 @@ mod tests {
 
     #[test]
     fn every_element_type_comes_back_bit_for_bit() {
-        let f32s = [0.1f32, -0.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE / 2.0, 1.0];
+        let f32s = [
+            0.1f32,
+            -0.0,
+            f32::NAN,
+            f32::INFINITY,
+            f32::MIN_POSITIVE / 2.0,
+            1.0,
+        ];
         let f64s = [0.1f64, -0.0, f64::NAN, f64::NEG_INFINITY, 5e-324, 1.0];
         let i64s = [i64::MIN, -1, 0, 1, 1 << 53, i64::MAX];
         for t in [
@@ -174,10 +188,16 @@ mod tests {
     #[test]
     fn strides_and_gradients_do_not_matter() {
         let t = Tensor::from_slice(&[1f32, 2., 3., 4., 5., 6.]).view([2, 3]);
-        assert_eq!(bits(&t.tr()), bits(&Tensor::from_slice(&[1f32, 4., 2., 5., 3., 6.])));
+        assert_eq!(
+            bits(&t.tr()),
+            bits(&Tensor::from_slice(&[1f32, 4., 2., 5., 3., 6.]))
+        );
         let leaf = t.copy().set_requires_grad(true);
         assert_eq!(bits(&leaf), bits(&t));
-        assert_eq!(bits(&t.narrow(1, 1, 2)), bits(&Tensor::from_slice(&[2f32, 3., 5., 6.])));
+        assert_eq!(
+            bits(&t.narrow(1, 1, 2)),
+            bits(&Tensor::from_slice(&[2f32, 3., 5., 6.]))
+        );
     }
 
     #[test]
@@ -186,7 +206,10 @@ mod tests {
         let view = flat.narrow(0, 2, 4).view([2, 2]).set_requires_grad(true);
         let given = tensor_to_bytes("w", &Tensor::from_slice(&[1f32, 2., 3., 4.]).view([2, 2])).unwrap();
         copy_into("w", &view, &given).unwrap();
-        assert_eq!(bits(&flat), bits(&Tensor::from_slice(&[0f32, 0., 1., 2., 3., 4.])));
+        assert_eq!(
+            bits(&flat),
+            bits(&Tensor::from_slice(&[0f32, 0., 1., 2., 3., 4.]))
+        );
         let error = copy_into("v", &view, &given).unwrap_err().to_string();
         assert!(error.contains("v float32 [2, 2]"), "{error}");
         let error = copy_into("w", &flat, &given).unwrap_err().to_string();
@@ -196,11 +219,20 @@ mod tests {
     #[test]
     fn what_checkpoints_do_not_hold_is_refused() {
         let t = Tensor::zeros([2], (Kind::Half, Device::Cpu));
-        assert!(matches!(tensor_to_bytes("h", &t).unwrap_err(), ConvertError::Kind { .. }));
+        assert!(matches!(
+            tensor_to_bytes("h", &t).unwrap_err(),
+            ConvertError::Kind { .. }
+        ));
         let mut named = tensor_to_bytes("w", &Tensor::from_slice(&[1f32, 2.])).unwrap();
         named.bytes.pop();
-        assert!(matches!(bytes_to_tensor(&named).unwrap_err(), ConvertError::Size { .. }));
+        assert!(matches!(
+            bytes_to_tensor(&named).unwrap_err(),
+            ConvertError::Size { .. }
+        ));
         named.shape = vec![usize::MAX, 8];
-        assert!(matches!(bytes_to_tensor(&named).unwrap_err(), ConvertError::Size { .. }));
+        assert!(matches!(
+            bytes_to_tensor(&named).unwrap_err(),
+            ConvertError::Size { .. }
+        ));
     }
 }

@@ -162,13 +162,13 @@ pub fn set_gradient(parameter: &Tensor, gradient: Option<&Tensor>) -> Result<(),
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWLists<'a> {
     /// Changed.
-    pub values: &'a [Tensor],
+    pub values: &'a [&'a Tensor],
     /// Read.
-    pub gradients: &'a [Tensor],
+    pub gradients: &'a [&'a Tensor],
     /// Running mean of the gradients; changed.
-    pub first: &'a [Tensor],
+    pub first: &'a [&'a Tensor],
     /// Running mean of their squares; changed.
-    pub second: &'a [Tensor],
+    pub second: &'a [&'a Tensor],
     /// The number of this step, from 1, for the bias correction.
     pub steps: &'a [u64],
 }
@@ -220,7 +220,7 @@ pub fn fused_adamw(lists: AdamWLists<'_>, scalars: AdamWScalars) -> Result<(), T
             pointers(lists.gradients).as_ptr(),
             pointers(lists.first).as_ptr(),
             pointers(lists.second).as_ptr(),
-            pointers(&steps).as_ptr(),
+            pointers(&steps.iter().collect::<Vec<_>>()).as_ptr(),
             scalars.learning_rate,
             scalars.betas.0,
             scalars.betas.1,
@@ -235,11 +235,11 @@ pub fn fused_adamw(lists: AdamWLists<'_>, scalars: AdamWScalars) -> Result<(), T
 #[derive(Clone, Copy, Debug)]
 pub struct SgdLists<'a> {
     /// Changed.
-    pub values: &'a [Tensor],
+    pub values: &'a [&'a Tensor],
     /// Read.
-    pub gradients: &'a [Tensor],
+    pub gradients: &'a [&'a Tensor],
     /// Velocities, zero before the first step; changed. Absent: momentum must be 0.
-    pub momenta: Option<&'a [Tensor]>,
+    pub momenta: Option<&'a [&'a Tensor]>,
 }
 
 /// Scalars of an SGD step.
@@ -329,12 +329,12 @@ pub fn intra_op_threads() -> u32 {
     unsafe { gradsync_threads() }.max(0) as u32
 }
 
-fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
-    tensors.iter().map(Tensor::as_ptr).collect()
+fn pointers(tensors: &[&Tensor]) -> Vec<*const C_tensor> {
+    tensors.iter().map(|tensor| tensor.as_ptr()).collect()
 }
 
 /// The fused kernels walk raw memory, so what they assume is checked here.
-fn same_layout(values: &[Tensor], others: &[Tensor], doing: &str) -> Result<(), TorchError> {
+fn same_layout(values: &[&Tensor], others: &[&Tensor], doing: &str) -> Result<(), TorchError> {
     if values.len() != others.len() {
         return Err(TorchError::new(format!(
             "{doing}: lists of {} and {} tensors",

@@ -105,6 +105,9 @@ fn fused_steps_refuse_lists_that_do_not_match() {
             .map(|n| Tensor::zeros([*n], (kind, Device::Cpu)))
             .collect()
     };
+    fn refs(tensors: &[Tensor]) -> Vec<&Tensor> {
+        tensors.iter().collect()
+    }
     let values = of(&[4, 3], Kind::Float);
     let scalars = SgdScalars {
         learning_rate: 1.0,
@@ -115,9 +118,9 @@ fn fused_steps_refuse_lists_that_do_not_match() {
     let step = |gradients: &[Tensor], momenta: Option<&[Tensor]>, scalars| {
         fused_sgd(
             SgdLists {
-                values: &values,
-                gradients,
-                momenta,
+                values: &refs(&values),
+                gradients: &refs(gradients),
+                momenta: momenta.map(refs).as_deref(),
             },
             scalars,
         )
