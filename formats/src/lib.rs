@@ -3,6 +3,7 @@
 //!
 //! Every document carries its version; readers ignore unknown fields and refuse a newer major version.
 
+pub mod audit;
 pub mod checkpoint;
 pub mod digest;
 pub mod environment;
