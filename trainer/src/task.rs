@@ -10,6 +10,7 @@ mod mode;
 pub use batch::{AugmentationKey, Batch, DataSource, Fingerprint, LossSum, Split};
 pub use error::{DataError, ParameterError, TaskError};
 pub use given::GivenParameters;
+pub(crate) use given::suggest;
 pub use gradsync_formats::path_map::PathMap;
 pub use mode::Mode;
 
