@@ -6,5 +6,7 @@
 //! that can both commit; a lost or repeated message changes nothing. Not a goal: moving training data,
 //! which members do among themselves.
 
+pub mod client;
 pub mod membership;
+pub mod server;
 pub mod wire;

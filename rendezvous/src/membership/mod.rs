@@ -28,7 +28,7 @@ mod unreachable;
 pub use news::news_of;
 pub use reason::Reason;
 pub use settings::{Backoff, Monotonic, Settings, SizeBounds};
-pub use state::{Charge, Ending, Formed, Member, Membership, NewGeneration, Restarts, Saved};
+pub use state::{Charge, Ending, Formed, Member, Membership, NewGeneration, Outlook, Restarts, Saved};
 
 use crate::wire::{
     DoneReport, EncodedPlan, ExitStatus, HeldState, LeaveCause, MemberReport, RecoveryPhases, Refusal,
@@ -208,10 +208,6 @@ pub fn decide(state: &mut Membership, event: Event, now: Monotonic) -> Outcome {
 }
 
 fn take_in(state: &mut Membership, event: Event, now: Monotonic, effects: &mut Vec<Effect>) {
-    // Whatever is taken in may change the news; a poll answered in vain costs less than one missed.
-    if !matches!(event, Event::Tick | Event::Recovered { .. }) {
-        state.revision += 1;
-    }
     match event {
         Event::Join {
             member,

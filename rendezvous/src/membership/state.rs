@@ -148,6 +148,19 @@ pub(super) struct Reference {
     pub(super) nonce: Option<String>,
 }
 
+/// See [`Membership::outlook`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    generation: Generation,
+    checked: Generation,
+    whole: bool,
+    over: bool,
+    stop: bool,
+    ending: bool,
+    ended: bool,
+    run_config_digest: String,
+}
+
 /// The state of the membership of one job. It changes in `decide` alone.
 #[derive(Clone, Debug)]
 pub struct Membership {
@@ -186,8 +199,6 @@ pub struct Membership {
     pub(super) stop: Option<StopCause>,
     pub(super) latch: Latch,
     pub(super) restarts: Restarts,
-    /// Counts changes of the news.
-    pub(super) revision: u64,
     pub(super) reason: Reason,
     #[cfg(test)]
     pub(super) faults: super::model::Faults,
@@ -226,7 +237,6 @@ impl Membership {
             stop: None,
             latch: saved.ending.map_or(Latch::Open, Latch::Closed),
             restarts: saved.restarts,
-            revision: 0,
             reason: Reason::WaitingForWorkers {
                 ready: 0,
                 needed: settings.bounds.least(),
@@ -295,10 +305,20 @@ impl Membership {
         &self.settings
     }
 
-    /// Counts changes of what [`super::news_of`] answers.
+    /// What the news of all members depend on. While it stays the same, an event changes the news of the
+    /// pod that it concerns, and of no other.
     #[must_use]
-    pub fn revision(&self) -> u64 {
-        self.revision
+    pub fn outlook(&self) -> Outlook {
+        Outlook {
+            generation: self.generation(),
+            checked: self.checked,
+            whole: self.is_whole(),
+            over: self.is_over(),
+            stop: self.stop.is_some(),
+            ending: self.ending().is_some(),
+            ended: !matches!(self.latch, Latch::Open),
+            run_config_digest: self.settings.run_config_digest.clone(),
+        }
     }
 
     /// Members of the newest generation, by rank.

@@ -1,6 +1,6 @@
 //! Joining, and the proof that a process has ended.
 
-use super::{MemberReport, Revision, Secret};
+use super::{MemberReport, Secret};
 use gradsync_formats::identity::{Generation, Incarnation, MemberId};
 use gradsync_formats::run_config::RunConfig;
 use serde::{Deserialize, Serialize};
@@ -88,8 +88,6 @@ pub struct JoinReply {
     pub run_config_digest: String,
     /// See [`super::MemberNews::floor`].
     pub floor: Generation,
-    /// Start polling for news after this.
-    pub revision: Revision,
 }
 
 /// The parent's word, agent or launcher, that it has reaped the process of `member`: the proof that

@@ -19,7 +19,7 @@ pub struct NewsRequest {
     pub hold_ms: u64,
 }
 
-/// Names a state of the news. Compared for equality only: a service that was started again counts anew.
+/// Names a state of a pod's news by a digest of what they say. Compared for equality only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub String);
