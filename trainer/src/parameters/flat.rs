@@ -230,13 +230,11 @@ impl FlatParameters {
     }
 
     /// Values of parameter `index`: a one-dimensional range of the flat values, without autograd.
-    #[must_use]
     pub fn values(&self, index: usize) -> &Tensor {
         &self.flat.value_ranges[index]
     }
 
     /// Gradient of parameter `index`: a one-dimensional range of its bucket.
-    #[must_use]
     pub fn gradient(&self, index: usize) -> &Tensor {
         &self.flat.gradient_ranges[index]
     }

@@ -313,10 +313,8 @@ pub fn set_threads(intra_op: u32, inter_op: u32) -> Result<(), TorchError> {
     let mut set = INTER_OP.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if *set != Some(inter_op) {
         // SAFETY: plain numbers.
-        check(
-            unsafe { gradsync_set_interop_threads(inter) },
-            "set inter-op threads",
-        )?;
+        let code = unsafe { gradsync_set_interop_threads(inter) };
+        check(code, "set inter-op threads")?;
         *set = Some(inter_op);
     }
     Ok(())
