@@ -34,12 +34,13 @@ impl Lineage {
         self.0.last().map_or(Generation::NONE, |e| e.generation)
     }
 
-    /// Whether the state at `position` is part of this lineage: the initial state is; a commit c of
+    /// Whether the state at `position` is part of this lineage: the initial state is, and so is what the
+    /// first generation began from (another job's checkpoint has generation none); a commit c of
     /// generation g is if g stands on the lineage, c lies after g's base, and no later generation
     /// started from before c.
     #[must_use]
     pub fn contains(&self, position: Position) -> bool {
-        if position == Position::INITIAL {
+        if position == Position::INITIAL || self.0.first().is_some_and(|e| e.base == position) {
             return true;
         }
         let Some(at) = self.0.iter().position(|e| e.generation == position.generation) else {
@@ -76,5 +77,17 @@ mod tests {
         assert!(lineage.contains(at(4, 4)));
         assert!(!lineage.contains(at(4, 3)), "commit 3 is generation 1's");
         assert!(!lineage.contains(at(3, 4)), "generation 3 is not on the lineage");
+    }
+
+    #[test]
+    fn what_the_first_generation_began_from_is_on_the_lineage() {
+        let other_jobs = at(0, 7);
+        let lineage = Lineage::default()
+            .extended(Generation(1), other_jobs)
+            .extended(Generation(2), at(1, 9));
+        assert!(lineage.contains(other_jobs));
+        assert!(!lineage.contains(at(0, 8)));
+        assert!(lineage.contains(at(1, 8)));
+        assert!(!lineage.contains(at(1, 7)));
     }
 }

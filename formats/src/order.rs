@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(order.batch(8, 4).count(), 2);
         assert_eq!(order.batch(10, 4).count(), 0);
         assert_eq!(order.batch(u64::MAX, 4).count(), 0);
-        assert_eq!(order.indices(12..11).count(), 0);
+        assert_eq!(order.indices(std::ops::Range { start: 12, end: 11 }).count(), 0);
         let empty = Order::new(3, 0, 0);
         assert_eq!(empty.index(0), None);
         assert_eq!(empty.batch(0, 4).count(), 0);

@@ -43,7 +43,8 @@ pub enum RecordLine {
         /// Seed of the order of samples.
         seed: u64,
         /// Where in the data the lineage began: zero, or the progress of the other job's checkpoint that
-        /// was the initial state (resume policy Path).
+        /// was the initial state (resume policy Path). It counts in records of the lineage's first
+        /// generation; later ones need not know it.
         #[serde(default)]
         origin: DataProgress,
         /// Epochs or steps to train.

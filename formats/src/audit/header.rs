@@ -3,7 +3,7 @@
 use super::lines::Reader;
 use super::verdict::{Findings, Rule};
 use super::{AuditError, Given};
-use crate::identity::{Generation, JobUid, MemberId, Position};
+use crate::identity::{Generation, JobUid, MemberId};
 use crate::lineage::Lineage;
 use crate::manifest::DataProgress;
 use crate::record::RecordLine;
@@ -31,7 +31,6 @@ struct Fixed {
     global_batch_size: u64,
     micro_batch_size: u64,
     seed: u64,
-    origin: DataProgress,
 }
 
 /// The generation that a first line names.
@@ -63,7 +62,7 @@ pub(super) fn common(
             global_batch_size,
             micro_batch_size,
             seed,
-            origin,
+            origin: _,
             length,
             at: _,
         } = opened
@@ -100,7 +99,6 @@ pub(super) fn common(
             global_batch_size: *global_batch_size,
             micro_batch_size: *micro_batch_size,
             seed: *seed,
-            origin: *origin,
         };
         match &mut run {
             None => {
@@ -111,7 +109,7 @@ pub(super) fn common(
                     global_batch_size: *global_batch_size,
                     micro_batch_size: *micro_batch_size,
                     seed: *seed,
-                    origin: *origin,
+                    origin: DataProgress::default(),
                     length: *length,
                 };
                 run = Some((first, fixed, *generation, name));
@@ -145,9 +143,33 @@ pub(super) fn common(
     if let Some(lineage) = &given.lineage {
         run.lineage = lineage.clone();
     }
+    run.origin = origin(members, &run.lineage, findings);
     check_lineage(&run.lineage, findings);
     check_told(members, &run.lineage, findings);
     Ok(Some(run))
+}
+
+/// Where in the data the lineage's first generation began.
+fn origin(members: &[(RecordLine, Reader<'_>)], lineage: &Lineage, findings: &mut Findings) -> DataProgress {
+    let first = lineage.0.first().map(|e| e.generation);
+    let mut found: Option<(DataProgress, &str)> = None;
+    for (opened, reader) in members {
+        match opened {
+            RecordLine::Opened {
+                generation, origin, ..
+            } if Some(*generation) == first => match found {
+                None => found = Some((*origin, reader.name())),
+                Some((other, name)) if other != *origin => findings.violation(
+                    Rule::SettingsDiffer,
+                    None,
+                    format!("{} began at {origin:?}, {name} at {other:?}", reader.name()),
+                ),
+                Some(_) => {}
+            },
+            _ => {}
+        }
+    }
+    found.map_or_else(DataProgress::default, |(origin, _)| origin)
 }
 
 /// Each generation is newer than the one before and began on the lineage.
@@ -165,9 +187,9 @@ fn check_lineage(lineage: &Lineage, findings: &mut Findings) {
                 ),
             );
         }
-        // The initial state is written with whatever generation was the last to have none of its own.
-        let on_lineage = entry.base.commit == Position::INITIAL.commit || so_far.contains(entry.base);
-        if !on_lineage {
+        // The first one began from the initial state or from another job's.
+        let root = so_far.0.is_empty() && entry.base.generation == Generation::NONE;
+        if !root && !so_far.contains(entry.base) {
             findings.violation(
                 Rule::LineageBroken,
                 None,

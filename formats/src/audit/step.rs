@@ -51,7 +51,7 @@ impl<'a> Steps<'a> {
             at,
             order: (at.epoch, order),
             coverage,
-            last: Position::INITIAL,
+            last: run.lineage.0.first().map_or(Position::INITIAL, |e| e.base),
             commits: 0,
             applied: 0,
             whole_epochs: 0,

@@ -3,7 +3,7 @@
 use super::check::{Damage, read_manifest, verify};
 use super::error::CheckpointError;
 use super::{CheckpointRef, path_of};
-use crate::identity::{Generation, JobUid, Position};
+use crate::identity::{JobUid, Position};
 use crate::lineage::Lineage;
 use crate::manifest::{Fingerprints, Manifest, parse_checkpoint_folder};
 use crate::store::{Store, StoreError};
@@ -96,17 +96,6 @@ pub fn newest_whole(
     lineage: Option<&Lineage>,
 ) -> Result<Listing, CheckpointError> {
     walk(store, job, lineage, None, true)
-}
-
-/// The highest generation that any of the job's manifests or folders knows: the next one must be above it.
-///
-/// # Errors
-/// When the store cannot be listed or read.
-pub fn highest_generation(store: &dyn Store, job: &JobUid) -> Result<Generation, CheckpointError> {
-    let folders = folders(store, job)?;
-    let named = folders.iter().map(|p| p.generation).max();
-    let known = newest_lineage(store, job, &folders)?.newest();
-    Ok(known.max(named.unwrap_or(Generation::NONE)))
 }
 
 /// The positions of the job's checkpoint folders, newest first.

@@ -13,8 +13,9 @@ use crate::store::Store;
 /// `newest` is the checkpoint just saved, so known to be whole: it is never deleted. Beside it the newest
 /// `keep - 1` others on the lineage stay, and those of `also_keep` (such as the best by evaluation). What
 /// goes are older ones, those of commits that the lineage superseded, and torn ones older than `newest`.
-/// Folders of generations that the lineage does not know, of other jobs and of newer versions are left
-/// alone: a group deletes only files of its own lineage.
+/// Folders of newer generations, of other jobs and of newer versions are left alone: a group deletes only
+/// what it began from or made void. (A generation that is older than the lineage's newest and not on it
+/// has contributed nothing: two generations of one job never live at once.)
 ///
 /// A crash in between leaves folders without a manifest, which are no checkpoints.
 ///
@@ -70,8 +71,7 @@ fn verdict(
     position: Position,
     path: &str,
 ) -> Result<Verdict, CheckpointError> {
-    let ours = position == Position::INITIAL || lineage.0.iter().any(|e| e.generation == position.generation);
-    if !ours {
+    if position.generation > lineage.newest() {
         return Ok(Verdict::Foreign);
     }
     match read_manifest(store, path) {

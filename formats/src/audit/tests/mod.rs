@@ -5,7 +5,7 @@ mod clean;
 
 use super::*;
 use crate::grid::{part_count, part_samples, parts_of_share};
-use crate::identity::{Incarnation, MemberId, PodUid};
+use crate::identity::{Generation, Incarnation, MemberId, PodUid};
 use crate::manifest::DataProgress;
 use crate::order::Order;
 use crate::record::{CommitKind, ComputedPart, RECORD_VERSION, RecordLine};
@@ -44,11 +44,15 @@ impl Simulation {
     }
 
     pub(super) fn from_origin(length: Length, origin: DataProgress) -> Simulation {
+        let root = Position {
+            commit: origin.step,
+            generation: Generation::NONE,
+        };
         Simulation {
             records: vec![],
             lineage: Lineage::default(),
-            position: Position::INITIAL,
-            states: vec![(Position::INITIAL, origin)],
+            position: root,
+            states: vec![(root, origin)],
             length,
             origin,
         }
@@ -65,6 +69,8 @@ impl Simulation {
         }
         let base = self.states.last().unwrap().0;
         let generation = self.lineage.newest().next();
+        // As the rendezvous service does: generations that contribute nothing any more are left out.
+        self.lineage.0.retain(|e| e.base.commit < base.commit);
         self.lineage = self.lineage.extended(generation, base);
         self.position = base;
         for rank in 0..world {

@@ -67,11 +67,6 @@ fn without_a_lineage_that_of_the_newest_generation_judges() {
     assert_eq!(both.whole.len(), 1);
     assert_eq!(both.whole[0].reference.position, at(2, 6));
     assert_eq!(reasons(&both)[0].0, "job-1/step-6-g1");
-    assert_eq!(highest_generation(&store, &job()).unwrap(), Generation(4));
-    assert_eq!(
-        highest_generation(&store, &JobUid("none".into())).unwrap(),
-        Generation::NONE
-    );
 }
 
 #[test]
