@@ -16,42 +16,38 @@ fn node(path: &str, value: &Value, schema: &Value, problems: &mut Vec<Problem>) 
         problems.push(problem);
         return;
     }
-    let mut invalid = |check: Check, what: String| {
-        let detail = format!("Invalid value: {}: {path} in body should {what}", printed(value));
-        problems.push(Problem::new(path, check, detail));
-    };
     match value {
         Value::Number(number) => {
             if let Some((check, what)) = number_problem(number.as_f64().unwrap_or(f64::NAN), schema) {
-                invalid(check, what);
+                problems.push(invalid(path, check, value, &what));
             }
         }
         Value::String(text) => {
             let length = text.chars().count() as u64;
-            if schema["minLength"].as_u64().is_some_and(|min| length < min) {
-                invalid(
-                    Check::MinLength,
-                    format!("be at least {} chars long", schema["minLength"]),
-                );
-            }
-            if let Some(pattern) = schema["pattern"].as_str()
-                && !matches(pattern, text)
-            {
-                invalid(Check::Pattern, format!("match '{pattern}'"));
-            }
+            // The first of these that applies is the one that is told.
             if let Some(max) = schema["maxLength"].as_u64().filter(|&max| length > max) {
                 let bytes = if max == 1 { "byte" } else { "bytes" };
                 let detail = format!("Too long: may not be more than {max} {bytes}");
                 problems.push(Problem::new(path, Check::MaxLength, detail));
+            } else if schema["minLength"].as_u64().is_some_and(|min| length < min) {
+                let what = format!("be at least {} chars long", schema["minLength"]);
+                problems.push(invalid(path, Check::MinLength, value, &what));
+            } else if let Some(pattern) = schema["pattern"].as_str()
+                && !matches(pattern, text)
+            {
+                problems.push(invalid(
+                    path,
+                    Check::Pattern,
+                    value,
+                    &format!("match '{pattern}'"),
+                ));
             }
         }
         Value::Array(items) => {
             let count = items.len() as u64;
             if schema["minItems"].as_u64().is_some_and(|min| count < min) {
-                invalid(
-                    Check::MinItems,
-                    format!("have at least {} items", schema["minItems"]),
-                );
+                let what = format!("have at least {} items", schema["minItems"]);
+                problems.push(invalid(path, Check::MinItems, &Value::from(count), &what));
             }
             if let Some(max) = schema["maxItems"].as_u64().filter(|&max| count > max) {
                 let items = if max == 1 { "item" } else { "items" };
@@ -101,6 +97,11 @@ fn node(path: &str, value: &Value, schema: &Value, problems: &mut Vec<Problem>) 
     }
 }
 
+fn invalid(path: &str, check: Check, value: &Value, what: &str) -> Problem {
+    let detail = format!("Invalid value: {}: {path} in body should {what}", printed(value));
+    Problem::new(path, check, detail)
+}
+
 fn type_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
     let is_integer = |v: &Value| v.as_f64().is_some_and(|f| f.fract() == 0.0);
     let wanted = if schema["x-kubernetes-int-or-string"] == true {
@@ -124,11 +125,16 @@ fn type_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
         }
         wanted
     };
+    // A fraction where an integer of some width belongs is told in the words of the width.
+    let (wanted, fraction) = match schema["format"].as_str() {
+        Some(width) if value.is_number() => (width, "float64"),
+        _ => (wanted, "number"),
+    };
     let given = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
         Value::Number(_) if is_integer(value) => "integer",
-        Value::Number(_) => "number",
+        Value::Number(_) => fraction,
         Value::String(_) => "string",
         Value::Array(_) => "array",
         Value::Object(_) => "object",

@@ -1,0 +1,228 @@
+//! The corpus of manifests: each in `bad/` breaks one thing and says which, each in `good/` breaks none; those in
+//! `bad-updates/` and `good-updates/` are pairs, before and after. The same files go to a real API server in the
+//! cluster tests, so that both judges are known to agree.
+
+use gradsync::validate::{self, Check, Problem};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+fn files(folder: &str) -> Vec<(PathBuf, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("the folder is in the repository")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        .map(|path| (path.clone(), std::fs::read_to_string(&path).expect("readable")))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} is empty", folder.display());
+    files
+}
+
+/// The path and the part of the message in a file's first line.
+fn expectation(text: &str) -> (&str, &str) {
+    let line = text
+        .lines()
+        .next()
+        .and_then(|l| l.strip_prefix("# expect: "))
+        .expect("first line says what is expected");
+    line.split_once(": ").expect("path: part of the message")
+}
+
+fn one(text: &str) -> Value {
+    match validate::parse_documents(text).expect("YAML").as_slice() {
+        [document] => document.clone(),
+        several => panic!("{} documents", several.len()),
+    }
+}
+
+/// The problems of a pair: a second document with a status is a write of the status, otherwise one of the rest.
+fn judge_pair(text: &str) -> Vec<Problem> {
+    let documents = validate::parse_documents(text).expect("YAML");
+    let [old, new] = documents.as_slice() else {
+        panic!("{} documents, not before and after", documents.len())
+    };
+    let verdict = if new.get("status").is_some() {
+        validate::check_status_update(new, old)
+    } else {
+        validate::check_update(new, old).map(|_| ())
+    };
+    verdict.err().unwrap_or_default()
+}
+
+/// All problems of the corpus of bad manifests.
+fn bad() -> &'static [(PathBuf, String, Vec<Problem>)] {
+    static BAD: LazyLock<Vec<(PathBuf, String, Vec<Problem>)>> = LazyLock::new(judge_corpus);
+    &BAD
+}
+
+fn judge_corpus() -> Vec<(PathBuf, String, Vec<Problem>)> {
+    let single = files("tests/manifests/bad").into_iter().map(|(path, text)| {
+        let problems = validate::check(&one(&text)).err().unwrap_or_default();
+        (path, text, problems)
+    });
+    let pairs = files("tests/manifests/bad-updates")
+        .into_iter()
+        .map(|(path, text)| {
+            let problems = judge_pair(&text);
+            (path, text, problems)
+        });
+    single.chain(pairs).collect()
+}
+
+#[test]
+fn every_bad_manifest_is_refused_for_what_its_first_line_says_and_for_nothing_else() {
+    for (path, text, problems) in bad() {
+        let (field, part) = expectation(text);
+        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let found = problems
+            .iter()
+            .any(|p| p.field == field && p.detail.contains(part));
+        assert!(
+            found,
+            "{}: expected {field}: ...{part}..., found {shown:#?}",
+            path.display()
+        );
+        let others: Vec<_> = problems
+            .iter()
+            .filter(|p| p.check != Check::RulesSkipped && p.field != field)
+            .collect();
+        assert!(
+            others.is_empty(),
+            "{}: more than one problem: {shown:#?}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn every_good_manifest_passes() {
+    for (path, text) in files("tests/manifests/good") {
+        if let Err(problems) = validate::check(&one(&text)) {
+            panic!("{}: {problems:#?}", path.display());
+        }
+    }
+    for (path, text) in files("tests/manifests/good-updates") {
+        let problems = judge_pair(&text);
+        assert!(problems.is_empty(), "{}: {problems:#?}", path.display());
+    }
+}
+
+#[test]
+fn every_example_is_a_valid_job() {
+    for (path, text) in files("../examples") {
+        if let Err(error) = validate::only_job(&text) {
+            panic!("{}: {error}", path.display());
+        }
+    }
+}
+
+#[test]
+fn filling_in_defaults_twice_changes_nothing_and_stays_valid() {
+    for (path, text) in files("tests/manifests/good") {
+        let once = validate::check(&one(&text)).expect("a good manifest");
+        let twice = validate::check(&once.object).expect("still good");
+        assert_eq!(once.object, twice.object, "{}", path.display());
+    }
+}
+
+/// Calls `visit` with every node of a schema and its path, `[]` for the items of a list.
+fn walk(path: &str, node: &Value, visit: &mut impl FnMut(&str, &Value)) {
+    visit(path, node);
+    for (name, child) in node["properties"].as_object().into_iter().flatten() {
+        walk(
+            &if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            },
+            child,
+            visit,
+        );
+    }
+    if node["items"].is_object() {
+        walk(&format!("{path}[]"), &node["items"], visit);
+    }
+}
+
+/// A path with its indices left out.
+fn without_indices(path: &str) -> String {
+    path.split('[')
+        .enumerate()
+        .fold(String::new(), |done, (i, part)| match i {
+            0 => part.to_owned(),
+            _ => format!("{done}[]{}", part.split_once(']').map_or("", |(_, rest)| rest)),
+        })
+}
+
+#[test]
+fn every_rule_enum_and_bound_is_broken_by_a_manifest_of_the_corpus() {
+    const KEYWORDS: &[&str] = &[
+        "enum",
+        "minimum",
+        "maximum",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "minItems",
+        "maxItems",
+    ];
+    let mut wanted = BTreeSet::new();
+    let schema = &gradsync_crds::crd_json()["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    walk("", schema, &mut |path, node| {
+        for rule in node["x-kubernetes-validations"].as_array().into_iter().flatten() {
+            wanted.insert(format!(
+                "{path}: rule {}",
+                rule["rule"].as_str().unwrap_or_default()
+            ));
+        }
+        // Nobody but us writes the status.
+        if path.starts_with("spec") {
+            wanted.extend(
+                KEYWORDS
+                    .iter()
+                    .filter(|k| node.get(**k).is_some())
+                    .map(|k| format!("{path}: {k}")),
+            );
+            let required = node["required"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
+            if !path.contains("template") {
+                wanted.extend(required.map(|name| format!("{path}.{name}: required")));
+            }
+        }
+    });
+    assert!(wanted.len() > 100, "the walk finds the schema");
+    let covered: BTreeSet<String> = bad()
+        .iter()
+        .flat_map(|(_, _, problems)| problems)
+        .flat_map(|problem| {
+            let field = without_indices(&problem.field);
+            match &problem.check {
+                // The rule stands at its node, the problem at the field that it names: both are tried.
+                Check::Rule(rule) => wanted
+                    .iter()
+                    .filter(|w| w.ends_with(&format!(": rule {rule}")))
+                    .filter(|w| {
+                        let at = w.split(": rule ").next().unwrap_or_default();
+                        field.starts_with(at)
+                    })
+                    .cloned()
+                    .collect::<Vec<_>>(),
+                check => {
+                    let keyword = serde_json::to_value(check).expect("a word");
+                    vec![format!("{field}: {}", keyword.as_str().unwrap_or_default())]
+                }
+            }
+        })
+        .collect();
+    let missing: Vec<_> = wanted.difference(&covered).collect();
+    assert!(
+        missing.is_empty(),
+        "add a manifest to cli/tests/manifests for each of {missing:#?}"
+    );
+}
