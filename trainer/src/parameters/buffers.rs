@@ -4,7 +4,7 @@
 
 use super::builder::Buffer;
 use crate::torch::{TorchError, lend};
-use gradsync_collective::DType;
+use gradsync_collective::{DType, Region};
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
@@ -41,6 +41,8 @@ pub struct ReplicatedBuffers {
     /// Double precision, one-dimensional: the statistics' changes one after the other, then `extra`
     /// elements of the caller.
     change: Tensor,
+    /// The change as the transports see it: one region, so that a second operation on it is refused.
+    region: Arc<Region>,
     extra: usize,
 }
 
@@ -86,6 +88,7 @@ impl ReplicatedBuffers {
         Ok(Self {
             statistics,
             counters,
+            region: Arc::new(lend(&change)?),
             change,
             extra,
         })
@@ -148,9 +151,8 @@ impl ReplicatedBuffers {
     /// # Errors
     /// When the memory cannot be lent.
     pub fn change(&self) -> Result<gradsync_collective::Buffer, BufferError> {
-        let region = Arc::new(lend(&self.change)?);
-        let range = 0..region.len();
-        gradsync_collective::Buffer::new(region, range, DType::F64)
+        let range = 0..self.region.len();
+        gradsync_collective::Buffer::new(Arc::clone(&self.region), range, DType::F64)
             .map_err(|error| TorchError::new(error.to_string()).into())
     }
 
