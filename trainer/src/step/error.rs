@@ -17,6 +17,15 @@ pub enum StepError {
     /// A peer or the connection to it is gone. All committed state is as it was.
     #[error("synchronise with the group: {0}")]
     Lost(#[from] CollectiveError),
+    /// Members hold different states or histories. The group is formed anew; a member whose own state is in
+    /// doubt drops it.
+    #[error("{message}")]
+    Diverged {
+        /// Whether this member's state cannot be trusted.
+        mine: bool,
+        /// What differs, naming ranks.
+        message: String,
+    },
     /// This run cannot go on.
     #[error(transparent)]
     Fatal(#[from] Fatal),
