@@ -2,9 +2,9 @@
 //! buckets. Touches nothing but scratch.
 
 use super::course::Work;
-use super::{Fatal, StepError, WorkContext};
+use super::{Fatal, SharedStrategy, StepError, WorkContext};
 use crate::state::TrainingState;
-use crate::strategy::{Event, Round, Strategy, Trace};
+use crate::strategy::{Event, Round, Trace};
 use crate::task::{AugmentationKey, Mode};
 use gradsync_formats::record::ComputedPart;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ pub(super) struct Local {
 
 /// The strategy and the round that it works on: shared with the hooks of the last backward pass.
 pub(super) struct Launching {
-    pub(super) strategy: Box<dyn Strategy>,
+    pub(super) strategy: SharedStrategy,
     pub(super) round: Round,
     /// An error that ended backward, kept because libtorch passes on only its text.
     pub(super) failed: Option<StepError>,
@@ -79,6 +79,7 @@ pub(super) fn compute(
 fn launch(launching: &Mutex<Launching>, bucket: usize) -> Result<(), String> {
     let mut launching = launching.lock().unwrap_or_else(PoisonError::into_inner);
     let Launching { strategy, round, failed } = &mut *launching;
+    let mut strategy = strategy.lock().unwrap_or_else(PoisonError::into_inner);
     strategy.gradient_ready(bucket, round).map_err(|error| {
         let text = error.to_string();
         *failed = Some(error);

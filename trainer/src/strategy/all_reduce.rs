@@ -29,10 +29,14 @@ impl Strategy for AllReduce {
         Ok(())
     }
 
-    fn finish(&mut self, round: &mut Round) -> Result<Proposal, StepError> {
+    fn backward_ended(&mut self, round: &mut Round) -> Result<(), StepError> {
         while round.launched() < round.bucket_count() {
             round.launch_next();
         }
+        Ok(())
+    }
+
+    fn finish(&mut self, round: &mut Round) -> Result<Proposal, StepError> {
         round.wait_all()?;
         Ok(Proposal::Apply)
     }

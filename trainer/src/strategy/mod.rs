@@ -69,8 +69,14 @@ pub trait Strategy: Send {
     /// # Errors
     /// When the communicator refuses the operation; backward then ends with it.
     fn gradient_ready(&mut self, bucket: BucketId, round: &mut Round) -> Result<(), StepError>;
-    /// Backward is over: launches what is left, waits for all of it and proposes. Touches no committed
-    /// state, so that a failure leaves everything as it was.
+    /// Backward is over: launches what is left, without waiting. A member without parts of the step comes
+    /// here at once; its buckets are zero.
+    ///
+    /// # Errors
+    /// When the communicator refuses an operation.
+    fn backward_ended(&mut self, round: &mut Round) -> Result<(), StepError>;
+    /// Waits for all that was launched and proposes. Touches no committed state, so that a failure leaves
+    /// everything as it was.
     ///
     /// # Errors
     /// [`StepError::Lost`] when a peer is gone or an operation misses its deadline.

@@ -84,6 +84,13 @@ pub(crate) fn run(
             communicator.abort(AbortCause::Failure(fatal.message.clone()));
             Exit::Fatal(fatal)
         }
+        Err(Trouble { error: StepError::Diverged { mine, message }, since }) => {
+            communicator.abort(AbortCause::Failure(message.clone()));
+            if mine {
+                warm.drop_state();
+            }
+            again(message, since, around.clock.now())
+        }
         Err(Trouble { error: StepError::Lost(error), since }) => {
             communicator.abort(AbortCause::Reform);
             standing.blame(suspects(&plan, &error));
@@ -176,7 +183,10 @@ fn open(
     let plan = &entered.plan;
     around.group.alive(Some(warm.progress_report("obtaining state")));
     warm.obtain(plan, entered.head.rank, communicator.as_ref(), standing, around.patience.operation)?;
-    warm.agree_on_buckets(communicator.as_ref(), around.patience.operation)?;
+    if let Some(checkpoints) = &warm.checkpoints {
+        checkpoints.prove_shared(plan, communicator.as_ref(), around.patience.operation)?;
+    }
+    warm.agree_on_buckets(communicator.as_ref(), around.patience.operation, around.clock)?;
     communicator.barrier(Channel::Control).wait(around.clock.now() + around.patience.connect)?;
     standing.establish(plan.generation);
     let deadline = around.clock.now() + around.patience.answer;

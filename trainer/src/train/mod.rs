@@ -4,6 +4,7 @@
 mod checkpoints;
 mod closing;
 mod generation;
+mod session;
 mod standing;
 mod warm;
 
@@ -14,7 +15,6 @@ use crate::group::{Group, GroupError, Next};
 use crate::step::Fatal;
 use crate::task::{PathMap, Task};
 use crate::transport::Transport;
-use checkpoints::Checkpoints;
 use generation::{Entered, Exit};
 use gradsync_formats::identity::Position;
 use gradsync_formats::store::{Store, StoreError};
@@ -202,7 +202,7 @@ fn look_around(warm: &mut Warm<'_>, around: &mut Surroundings<'_>) -> Result<See
         addresses,
         run_config_digest: Some(warm.run_config_digest.clone()),
         fingerprints: Some(warm.fingerprints.clone()),
-        directory_nonce: found.nonce,
+        directory_nonce: None,
         checkpoints: found.whole,
         resume_from: found.resume_from,
     })
@@ -233,12 +233,5 @@ fn group_fatal(error: &GroupError) -> Fatal {
     match error {
         GroupError::Refused(refusal) => Fatal::user(refusal),
         GroupError::AgentGone(_) | GroupError::Deadline { .. } => Fatal::process(error),
-    }
-}
-
-impl Checkpoints {
-    /// The directory as messages name it.
-    pub(crate) fn place(&self) -> String {
-        self.store().describe()
     }
 }

@@ -7,25 +7,27 @@ use super::{End, Surroundings};
 use crate::evaluation::{self, Evaluation};
 use crate::group::Asked;
 use crate::record::Recorder;
-use crate::step::{self, Committed, Fatal, Member, StepError, Wants};
-use crate::strategy::{Strategy, Trace, select};
+use crate::step::{self, Committed, Fatal, Member, SharedStrategy, StepError, Wants};
+use crate::strategy::{Trace, select};
 use gradsync_collective::{AbortCause, CollectiveError, Communicator};
 use gradsync_formats::identity::Position;
+use gradsync_formats::lineage::Lineage;
 use gradsync_formats::record::{RECORD_VERSION, RecordLine};
 use gradsync_rendezvous::wire::{LeaveCause, MemberMessage, RecoveryPhases};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Connections, strategy and record of one generation.
 pub(crate) struct Session {
     pub(crate) member: Member,
     pub(crate) recorder: Recorder,
-    strategy: Box<dyn Strategy>,
+    strategy: SharedStrategy,
     trace: Trace,
     /// The state that was evaluated last in this generation, and what was found.
     pub(crate) evaluated: Option<(Position, Evaluation)>,
     /// The state that was checkpointed last in this generation, and where.
     pub(crate) checkpointed: Option<(Position, String)>,
+    lineage: Lineage,
     agreement: AgreementBudget,
 }
 
@@ -71,10 +73,11 @@ impl Session {
                 patience: around.patience.operation,
             },
             recorder,
-            strategy: select(&warm.config),
+            strategy: Arc::new(Mutex::new(select(&warm.config))),
             trace: Trace::default(),
             evaluated: None,
             checkpointed: None,
+            lineage: plan.lineage.clone(),
             agreement: AgreementBudget::default(),
         })
     }
@@ -97,11 +100,12 @@ impl Session {
             Asked::Failed(reason) => return Err(Fatal::user(format!("the job has failed: {reason}")).into()),
         };
         wants.compare_digests = self.member.rank == 0 && self.agreement.is_due();
+        let (context, state) = warm.parts(around.clock);
         let committed = step::advance(
-            &warm.work_context(around.clock),
-            &mut warm.state,
+            &context,
+            state,
             &self.member,
-            self.strategy.as_mut(),
+            &self.strategy,
             &mut self.recorder,
             wants,
             &self.trace,
@@ -173,7 +177,8 @@ impl Session {
             return Ok(());
         }
         around.group.alive(Some(warm.progress_report("evaluating")));
-        let found = evaluation::evaluate(&warm.work_context(around.clock), &warm.state, &self.member)?;
+        let (context, state) = warm.parts(around.clock);
+        let found = evaluation::evaluate(&context, state, &self.member)?;
         tracing::info!(step = warm.state.progress().step, loss = found.loss, metrics = ?found.metrics, "evaluated");
         if self.member.rank == 0 {
             self.recorder.write(&RecordLine::Evaluated {
@@ -183,7 +188,7 @@ impl Session {
                 metrics: found.metrics.clone(),
             })?;
         }
-        warm.metrics.clone_from(&found.metrics);
+        warm.note_evaluation(position, &found);
         self.evaluated = Some((position, found));
         Ok(())
     }
@@ -217,7 +222,7 @@ impl Session {
         if self.member.rank == 0 {
             around.group.alive(Some(warm.progress_report("writing checkpoint")));
             let began = around.clock.now();
-            checkpoints.write(warm, &self.member, around)?;
+            checkpoints.write(warm, &self.lineage, &self.member, around)?;
             let seconds = around.clock.now().saturating_duration_since(began).as_secs_f64();
             self.recorder.write(&RecordLine::Checkpointed { position, path: path.clone(), seconds })?;
         }

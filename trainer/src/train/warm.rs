@@ -1,9 +1,10 @@
 //! A member that is loaded and could start at once: task, model, data, and the state if it holds one.
 
-use super::checkpoints::Checkpoints;
+use super::checkpoints::{Checkpoints, LoadError};
 use super::standing::Standing;
 use super::{End, Summary, Surroundings};
 use crate::clock::Clock;
+use crate::evaluation::Evaluation;
 use crate::group::Joined;
 use crate::state::TrainingState;
 use crate::step::{Committed, Course, Fatal, StepError, WorkContext};
@@ -26,8 +27,9 @@ pub(crate) struct Warm<'t> {
     pub(crate) checkpoints: Option<Checkpoints>,
     /// Where in the data the lineage began.
     pub(crate) origin: DataProgress,
-    /// Metrics of the last evaluation.
-    pub(crate) metrics: BTreeMap<String, f64>,
+    /// The evaluation with the lowest loss, whose checkpoint is kept.
+    pub(crate) best: Option<Best>,
+    metrics: BTreeMap<String, f64>,
     task: &'t dyn Task,
     parameters: Parameters,
     train: Box<dyn DataSource>,
@@ -47,7 +49,7 @@ impl<'t> Warm<'t> {
         around: &mut Surroundings<'_>,
     ) -> Result<Warm<'t>, Fatal> {
         let config = joined.run_config.clone();
-        crate::torch::set_threads(config.workers.intra_op_threads).map_err(Fatal::process)?;
+        crate::torch::set_threads(config.workers.intra_op_threads, 1).map_err(Fatal::process)?;
         let task = crate::tasks::find(tasks, &config.task.name).map_err(Fatal::user)?;
         let given = GivenParameters::new(&config.task.parameters, around.paths.clone());
         let parameters = task.parameters(&given).map_err(Fatal::user)?;
@@ -80,7 +82,7 @@ impl<'t> Warm<'t> {
             parameter_layout: state.layout_digest(),
             data: train.fingerprint().to_string(),
         };
-        let checkpoints = Checkpoints::open(&config, around)?;
+        let checkpoints = Checkpoints::open(config.checkpoint.as_ref(), around)?;
         Ok(Warm {
             run_config_digest: joined.run_config_digest.clone(),
             fingerprints,
@@ -88,6 +90,7 @@ impl<'t> Warm<'t> {
             state,
             checkpoints,
             origin: DataProgress::default(),
+            best: None,
             metrics: BTreeMap::new(),
             task,
             parameters,
@@ -102,8 +105,9 @@ impl<'t> Warm<'t> {
     }
 
     /// What a step and an evaluation need besides the state.
-    pub(crate) fn work_context<'a>(&'a self, clock: &'a dyn Clock) -> WorkContext<'a> {
-        WorkContext {
+    /// The state beside it, to change.
+    pub(crate) fn parts<'a>(&'a mut self, clock: &'a dyn Clock) -> (WorkContext<'a>, &'a mut TrainingState) {
+        let context = WorkContext {
             task: self.task,
             parameters: &self.parameters,
             train: self.train.as_ref(),
@@ -113,7 +117,8 @@ impl<'t> Warm<'t> {
             normalisation: self.task.normalisation(),
             optimizer: &self.config.training.optimizer,
             clock,
-        }
+        };
+        (context, &mut self.state)
     }
 
     /// The last commit.
@@ -201,12 +206,13 @@ impl<'t> Warm<'t> {
             return Err(Fatal::user(format!("load {path}: no checkpoint.directory is configured")).into());
         };
         if checkpoints.is_shared() || rank == 0 {
-            match checkpoints.load(&plan.job_uid, path, &self.fingerprints) {
+            match checkpoints.load(&plan.job_uid, path, &self.fingerprints, &self.state) {
                 Ok(snapshot) => self.state.restore(&snapshot)?,
-                Err(problem) => {
-                    standing.found_damaged(path.to_owned(), problem.to_string());
+                Err(LoadError::Unusable(problem)) => {
+                    standing.found_damaged(path.to_owned(), problem.clone());
                     return Err(unusable(format!("load {path}: {problem}")));
                 }
+                Err(LoadError::Fatal(fatal)) => return Err(fatal.into()),
             }
         }
         if !checkpoints.is_shared() {
@@ -226,13 +232,14 @@ impl<'t> Warm<'t> {
         patience: Duration,
         clock: &dyn Clock,
     ) -> Result<(), StepError> {
+        let caps = self.config.sync.all_reduce;
         let mut plan = None;
         if communicator.identity().rank == 0 {
             plan = Some(match self.state.bucket_plan() {
                 Some(plan) => plan.clone(),
                 None => {
-                    let context = self.work_context(clock);
-                    crate::step::plan_buckets(&context, &self.state, &self.config.sync.all_reduce)?
+                    let (context, state) = self.parts(clock);
+                    crate::step::plan_buckets(&context, state, &caps)?
                 }
             });
         }
@@ -244,6 +251,14 @@ impl<'t> Warm<'t> {
     pub(crate) fn note(&mut self, committed: &Committed) {
         self.rate.note(committed.samples, committed.seconds);
         self.last = Some(committed.clone());
+    }
+
+    /// Takes note of an evaluation.
+    pub(crate) fn note_evaluation(&mut self, position: Position, found: &Evaluation) {
+        self.metrics.clone_from(&found.metrics);
+        if self.best.as_ref().is_none_or(|best| found.loss < best.loss) {
+            self.best = Some(Best { position, loss: found.loss });
+        }
     }
 
     /// Whether the state is one to evaluate.
@@ -285,6 +300,13 @@ impl<'t> Warm<'t> {
             state_digest: if self.holds_state { self.state.digest()? } else { String::new() },
         })
     }
+}
+
+/// The best evaluated state so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Best {
+    pub(crate) position: Position,
+    pub(crate) loss: f64,
 }
 
 /// The group cannot start with this member's state: join again and let the service choose anew.
