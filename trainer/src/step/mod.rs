@@ -21,7 +21,6 @@ use crate::state::TrainingState;
 use crate::strategy::{Event, Round, Strategy, Trace};
 use crate::parameters::UsedParameters;
 use crate::torch::{read_elements, write_elements};
-use agreed::Agreed;
 use compute::{Launching, compute};
 use crate::task::{DataSource, Normalisation, Parameters, Task};
 use gradsync_collective::{Channel, Communicator, Moved, Pending, ReduceOp, WireType};

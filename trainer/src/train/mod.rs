@@ -135,7 +135,7 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
         let joined = match around.group.join(standing.report(seen), deadline) {
             Ok(joined) => joined,
             Err(GroupError::Refused(Refusal::Finished { reason })) => {
-                return Ok(finished_elsewhere(warm.as_mut(), &reason));
+                return Ok(finished_elsewhere(warm.as_ref(), &reason));
             }
             Err(error) => return Err(group_fatal(&error)),
         };
@@ -156,7 +156,7 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
                 leave(around, LeaveCause::Stopped { position: warm.position(), checkpoint: None });
                 return warm.summary(End::Stopped);
             }
-            Next::Ask(Ask::Finished { reason }) => return Ok(finished_elsewhere(Some(warm), &reason)),
+            Next::Ask(Ask::Finished { reason }) => return Ok(finished_elsewhere(Some(&*warm), &reason)),
             Next::Ask(Ask::Failed { reason }) => return Err(Fatal::user(format!("the job has failed: {reason}"))),
             Next::Ask(Ask::Refused { refusal }) => return Err(Fatal::user(refusal)),
             Next::Ask(Ask::None | Ask::Reform { .. }) => {}
@@ -190,7 +190,7 @@ pub(crate) struct LastEnd {
 }
 
 /// What goes into the report before a join: the state held, the listener, the checkpoints in sight.
-fn look_around(warm: &mut Warm<'_>, around: &mut Surroundings<'_>) -> Result<Seen, Fatal> {
+fn look_around(warm: &Warm<'_>, around: &mut Surroundings<'_>) -> Result<Seen, Fatal> {
     let addresses = around.transport.listen().map_err(Fatal::process)?;
     let held = warm.held()?;
     let found = match &warm.checkpoints {
@@ -215,7 +215,7 @@ fn leave(around: &mut Surroundings<'_>, cause: LeaveCause) {
     }
 }
 
-fn finished_elsewhere(warm: Option<&mut Warm<'_>>, reason: &str) -> Summary {
+fn finished_elsewhere(warm: Option<&Warm<'_>>, reason: &str) -> Summary {
     tracing::info!(reason, "the job is finished");
     let position = warm.map_or(Position::INITIAL, |warm| warm.position());
     Summary {

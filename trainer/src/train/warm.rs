@@ -51,7 +51,8 @@ impl<'t> Warm<'t> {
         let config = joined.run_config.clone();
         crate::torch::set_threads(config.workers.intra_op_threads, 1).map_err(Fatal::process)?;
         let task = crate::tasks::find(tasks, &config.task.name).map_err(Fatal::user)?;
-        let given = GivenParameters::new(&config.task.parameters, around.paths.clone());
+        let given =
+            GivenParameters::new(&config.task.parameters, around.paths.clone()).map_err(Fatal::user)?;
         let parameters = task.parameters(&given).map_err(Fatal::user)?;
         task.check(&parameters, &config.training).map_err(Fatal::user)?;
         around.group.alive(None);
@@ -127,7 +128,7 @@ impl<'t> Warm<'t> {
     }
 
     /// The state held, for a report; none before the first base was obtained.
-    pub(crate) fn held(&mut self) -> Result<Option<HeldState>, Fatal> {
+    pub(crate) fn held(&self) -> Result<Option<HeldState>, Fatal> {
         if !self.holds_state {
             return Ok(None);
         }
@@ -288,7 +289,7 @@ impl<'t> Warm<'t> {
     }
 
     /// How training stands at its end.
-    pub(crate) fn summary(&mut self, end: End) -> Result<Summary, Fatal> {
+    pub(crate) fn summary(&self, end: End) -> Result<Summary, Fatal> {
         let progress = self.state.progress();
         Ok(Summary {
             end,
