@@ -5,10 +5,10 @@ mod snapshot;
 
 pub(crate) use snapshot::Circumstances;
 
-use crate::optimizer::{self, Optimizer};
+use crate::optimizer::{self, DecayMask, Optimizer, Segment, SegmentSpec};
 use crate::parameters::{
     BackwardHooks, FlatParameters, ModelBuilder, ParameterLayout, ReplicatedBuffers, StateDigest,
-    parameter_specs,
+    UsedParameters, parameter_specs,
 };
 use crate::step::{Course, Fatal, StepError};
 use crate::task::{Model, Parameters, Task};
@@ -27,7 +27,8 @@ pub struct TrainingState {
     pub(crate) parameters: FlatParameters,
     pub(crate) hooks: BackwardHooks,
     pub(crate) buffers: ReplicatedBuffers,
-    pub(crate) optimizer: Box<dyn Optimizer>,
+    optimizer: Box<dyn Optimizer>,
+    decays: Vec<bool>,
     pub(crate) horizon: u64,
     layout: ParameterLayout,
     kind: Kind,
@@ -85,13 +86,25 @@ impl TrainingState {
         // The flags of used parameters are summed beside the buffers' changes.
         let buffers = ReplicatedBuffers::new(tensors.buffers, specs.len()).map_err(Fatal::process)?;
         let parameters = FlatParameters::adopt(tensors.parameters, guess).map_err(Fatal::process)?;
-        let optimizer = optimizer::build(&config.training.optimizer, &parameters).map_err(Fatal::user)?;
+        let segments: Vec<SegmentSpec> = specs
+            .iter()
+            .enumerate()
+            .map(|(parameter, spec)| SegmentSpec { parameter, elements: spec.elements })
+            .collect();
+        let spec = &config.training.optimizer;
+        let optimizer = optimizer::build(spec, &segments, kind, device).map_err(Fatal::process)?;
+        let names = specs.iter().map(|spec| spec.name.as_str());
+        let DecayMask { decays, unmatched } = optimizer::decay_mask(names, &spec.no_decay);
+        if !unmatched.is_empty() {
+            tracing::warn!(patterns = ?unmatched, "spec.training.optimizer.noDecay fits no parameter");
+        }
         Ok(TrainingState {
             model,
             parameters,
             hooks,
             buffers,
             optimizer,
+            decays,
             horizon: config.training.optimizer.schedule.total_steps.unwrap_or_else(|| course.total_steps()),
             layout,
             kind,
@@ -178,6 +191,30 @@ impl TrainingState {
         self.position = position;
     }
 
+    /// Lets the optimiser change the parameters by their gradients, which must be final.
+    pub(crate) fn optimize(&mut self, used: &UsedParameters, learning_rate: f64) -> Result<(), Fatal> {
+        let shard: Vec<Segment<'_>> = (0..self.decays.len())
+            .map(|parameter| Segment {
+                parameter,
+                values: self.parameters.values(parameter),
+                gradient: self.parameters.gradient(parameter),
+                decay: self.decays[parameter],
+                used: used.contains(parameter),
+            })
+            .collect();
+        self.optimizer.step(&shard, learning_rate).map_err(Fatal::process)
+    }
+
+    /// The optimiser's state tensors as `<parameter>.<state>`.
+    pub(crate) fn optimizer_state(&self) -> Vec<(String, &Tensor)> {
+        let name = |parameter: usize| &self.parameters.parameters()[parameter].name;
+        self.optimizer
+            .state()
+            .into_iter()
+            .map(|state| (format!("{}.{}", name(state.parameter), state.name), state.tensor))
+            .collect()
+    }
+
     /// Moves on by one commit. Only [`crate::step::commit`] calls it, last of all.
     pub(crate) fn advance(&mut self, position: Position, progress: DataProgress, chain: u128) {
         self.position = position;
@@ -195,7 +232,7 @@ impl TrainingState {
             .enumerate()
             .map(|(index, p)| (format!("parameter/{}", p.name), self.parameters.values(index)));
         let buffers = self.buffers.committed().map(|(name, tensor)| (format!("buffer/{name}"), tensor));
-        let optimizer = self.optimizer.state().into_iter().map(|(name, t)| (format!("optimizer/{name}"), t));
+        let optimizer = self.optimizer_state().into_iter().map(|(name, t)| (format!("optimizer/{name}"), t));
         parameters.chain(buffers).chain(optimizer).collect()
     }
 

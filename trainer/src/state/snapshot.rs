@@ -31,7 +31,7 @@ impl TrainingState {
         let parameters: Result<Vec<_>, _> = self.parameters().map(|(name, t)| copy(name, t)).collect();
         let buffers: Result<Vec<_>, _> = self.buffers().map(|(name, t)| copy(name, t)).collect();
         let optimizer: Result<Vec<NamedTensor>, _> =
-            self.optimizer.state().into_iter().map(|(name, t)| copy(&name, t)).collect();
+            self.optimizer_state().into_iter().map(|(name, t)| copy(&name, t)).collect();
         tensors.insert(Group::Parameters, parameters?);
         tensors.insert(Group::Buffers, buffers?);
         tensors.insert(Group::Optimizer, optimizer?);
@@ -72,10 +72,12 @@ impl TrainingState {
             self.horizon = horizon;
         }
         self.optimizer.load_scalars(&scalars).map_err(Fatal::user)?;
-        let names: Vec<String> = self.optimizer.state().into_iter().map(|(name, _)| name).collect();
-        for name in &names {
+        let places: Vec<(usize, &'static str)> =
+            self.optimizer.state().into_iter().map(|state| (state.parameter, state.name)).collect();
+        let names: Vec<String> = self.optimizer_state().into_iter().map(|(name, _)| name).collect();
+        for ((parameter, state), name) in places.into_iter().zip(&names) {
             let value = found(snapshot, Group::Optimizer, name)?;
-            self.optimizer.load_state(name, &value).map_err(Fatal::user)?;
+            self.optimizer.load_state(parameter, state, &value).map_err(Fatal::user)?;
         }
         let plan: Option<BucketPlan> = serde_json::from_value(snapshot.bucket_plan.clone())
             .map_err(|error| Fatal::user(format!("read the checkpoint's bucket plan: {error}")))?;

@@ -1,6 +1,6 @@
 //! What all members learn from each other beside the gradients: the control record of a step.
 
-use super::{Fatal, Member, StepError, Wants};
+use super::{Member, StepError, Wants};
 use gradsync_collective::Channel;
 use gradsync_collective::control::{self, ControlError, ControlRecord, Disagreement, Exchange, Flags};
 use std::time::Instant;

@@ -2,7 +2,7 @@
 
 use super::agreed::Agreed;
 use super::course::Work;
-use super::{Fatal, Member, WorkContext};
+use super::{Fatal, WorkContext};
 use crate::optimizer;
 use crate::parameters::UsedParameters;
 use crate::state::TrainingState;
@@ -15,7 +15,6 @@ use gradsync_formats::record::CommitKind;
 /// What the commit of a step needs to know of it.
 pub struct Step<'a> {
     pub(super) context: &'a WorkContext<'a>,
-    pub(super) member: &'a Member,
     pub(super) work: &'a Work,
     pub(super) position: Position,
     pub(super) agreed: &'a Agreed,
@@ -64,16 +63,21 @@ fn apply(state: &mut TrainingState, step: &Step<'_>) -> Result<Outcome, Fatal> {
         Normalisation::Mean => step.context.nominal / step.agreed.denominator as f64,
         Normalisation::Sum => 1.0,
     };
-    let norm = optimizer::global_norm(&state.parameters).map_err(Fatal::process)? * correction;
+    let gradients = (0..state.parameters.specs().len()).map(|index| state.parameters.gradient(index));
+    let norm = optimizer::global_norm(gradients).map_err(Fatal::process)? * correction;
     if step.agreed.non_finite || !norm.is_finite() {
         return Err(not_finite(step, norm));
     }
     let clip = optimizer::clip_factor(norm, optimizer_spec.clip_norm);
-    let learning_rate = optimizer::learning_rate(optimizer_spec, state.horizon, progress.step);
+    let learning_rate = optimizer::learning_rate(
+        optimizer_spec.learning_rate,
+        &optimizer_spec.schedule,
+        state.horizon,
+        progress.step,
+    );
 
     state.parameters.scale_gradients(correction * clip).map_err(Fatal::process)?;
-    optimizer::step(state.optimizer.as_mut(), &state.parameters, step.used, learning_rate)
-        .map_err(Fatal::process)?;
+    state.optimize(step.used, learning_rate)?;
     state.buffers.commit(step.work.samples).map_err(Fatal::process)?;
     let next = step.context.course.advanced(&progress, step.work.samples);
     let cursor = progress.epoch.wrapping_mul(step.context.course.epoch_samples).wrapping_add(next.cursor);

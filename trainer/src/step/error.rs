@@ -2,15 +2,6 @@
 
 use gradsync_collective::CollectiveError;
 
-/// What both sides of a boundary agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Boundary {
-    /// A new generation is wanted: leave after this commit and join again.
-    Reform,
-    /// Stop: write a checkpoint after this commit and leave.
-    Stop,
-}
-
 /// Why a step did not commit, or the group ended.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {

@@ -166,7 +166,7 @@ pub fn advance(
     let agreed = agreed::receive(exchange, member, context.clock.now() + member.patience)?;
     let waited = context.clock.now();
 
-    let step = Step { context, member, work: &work, position, agreed: &agreed, used: &used };
+    let step = Step { context, work: &work, position, agreed: &agreed, used: &used };
     let outcome = commit(state, &step, proposal)?;
     trace.note(Event::Committed);
     let ended = context.clock.now();
