@@ -14,6 +14,7 @@ pub mod layers;
 pub mod optimizer;
 pub mod parameters;
 pub mod random;
+pub mod rank;
 pub mod record;
 pub mod state;
 pub mod step;
