@@ -31,7 +31,9 @@ pub fn share_document<T: Serialize + DeserializeOwned>(
         _ => Vec::new(),
     };
     let length = Buffer::from_slice(&[encoded.len() as u64]).map_err(Fatal::process)?;
-    communicator.broadcast(Channel::State, length.clone(), root).wait(Instant::now() + patience)?;
+    communicator
+        .broadcast(Channel::State, length.clone(), root)
+        .wait(Instant::now() + patience)?;
     let length = length.to_vec::<u64>().map_err(Fatal::process)?[0];
     if length > MAX_DOCUMENT_BYTES {
         return Err(Fatal::process(format!("receive a document of {length} bytes from rank {root}")).into());
@@ -42,7 +44,9 @@ pub fn share_document<T: Serialize + DeserializeOwned>(
         Buffer::zeroed(usize::try_from(length).unwrap_or(usize::MAX), DType::U8)
     }
     .map_err(Fatal::process)?;
-    communicator.broadcast(Channel::State, buffer.clone(), root).wait(Instant::now() + patience)?;
+    communicator
+        .broadcast(Channel::State, buffer.clone(), root)
+        .wait(Instant::now() + patience)?;
     let bytes = buffer.to_vec::<u8>().map_err(Fatal::process)?;
     Ok(serde_json::from_slice(&bytes)
         .map_err(|error| Fatal::process(format!("read a document of rank {root}: {error}")))?)
@@ -83,8 +87,10 @@ pub fn compare(state: &mut TrainingState, member: &Member) -> Result<String, Ste
     let digest = state.digests()?;
     let whole = digest.whole();
     let halves = gather(&[(whole >> 64) as u64, whole as u64], member)?;
-    let all: Vec<u128> =
-        halves.chunks_exact(2).map(|pair| u128::from(pair[0]) << 64 | u128::from(pair[1])).collect();
+    let all: Vec<u128> = halves
+        .chunks_exact(2)
+        .map(|pair| u128::from(pair[0]) << 64 | u128::from(pair[1]))
+        .collect();
     if all.iter().all(|other| *other == whole) {
         return Ok(digest.whole_hex());
     }
@@ -113,7 +119,10 @@ fn majority(all: &[u128]) -> Option<u128> {
     for digest in all {
         *votes.entry(*digest).or_insert(0usize) += 1;
     }
-    votes.into_iter().find(|(_, count)| *count * 2 > all.len()).map(|(digest, _)| digest)
+    votes
+        .into_iter()
+        .find(|(_, count)| *count * 2 > all.len())
+        .map(|(digest, _)| digest)
 }
 
 /// The first tensor in which the lowest deviating rank differs from the reference, which is the majority's
@@ -128,7 +137,10 @@ fn name_difference(
     let from = all.iter().position(|other| *other == reference).unwrap_or(0);
     let other = all.iter().position(|other| *other != reference).unwrap_or(0);
     let list = |digest: &StateDigest| -> Vec<(String, String)> {
-        digest.tensors().map(|(name, value)| (name.to_owned(), format!("{value:032x}"))).collect()
+        digest
+            .tensors()
+            .map(|(name, value)| (name.to_owned(), format!("{value:032x}")))
+            .collect()
     };
     let mine = list(digest);
     let share = |root: usize| -> Result<Vec<(String, String)>, StepError> {

@@ -35,7 +35,10 @@ pub fn evaluate(
     tch::no_grad(|| -> Result<(), StepError> {
         for part in grid::parts_of_share(parts, member.share.index, member.share.of) {
             let indices: Vec<u64> = grid::part_samples(samples, parts, part).collect();
-            let batch = context.test.get(&indices, AugmentationKey::Plain).map_err(Fatal::user)?;
+            let batch = context
+                .test
+                .get(&indices, AugmentationKey::Plain)
+                .map_err(Fatal::user)?;
             let batch = batch.to(state.device(), state.kind()).map_err(Fatal::process)?;
             let loss = context
                 .task
@@ -51,7 +54,11 @@ pub fn evaluate(
     })?;
     let names = metric_names(&sums, member)?;
     let mut flat = vec![sums.loss, sums.units];
-    flat.extend(names.iter().map(|name| sums.metrics.get(name).copied().unwrap_or_default()));
+    flat.extend(
+        names
+            .iter()
+            .map(|name| sums.metrics.get(name).copied().unwrap_or_default()),
+    );
     let buffer = Buffer::from_slice(&flat).map_err(Fatal::process)?;
     member
         .communicator
@@ -61,7 +68,10 @@ pub fn evaluate(
     let units = flat[1];
     Ok(Evaluation {
         loss: flat[0] / units,
-        metrics: names.into_iter().zip(flat[2..].iter().map(|sum| sum / units)).collect(),
+        metrics: names
+            .into_iter()
+            .zip(flat[2..].iter().map(|sum| sum / units))
+            .collect(),
     })
 }
 
@@ -78,5 +88,10 @@ fn metric_names(sums: &Sums, member: &Member) -> Result<Vec<String>, StepError> 
     let longest = crate::agree::gather_lengths(mine.len() as u64, member)?;
     let root = (0..longest.len()).find(|rank| longest[*rank] > 0).unwrap_or(0);
     let is_root = root == member.rank as usize;
-    crate::agree::share_document(is_root.then_some(&mine), member.communicator.as_ref(), root, member.patience)
+    crate::agree::share_document(
+        is_root.then_some(&mine),
+        member.communicator.as_ref(),
+        root,
+        member.patience,
+    )
 }

@@ -23,7 +23,9 @@ impl Recorder {
         generation: Generation,
         member: &MemberId,
     ) -> Result<Recorder, Fatal> {
-        let Some(directory) = directory else { return Ok(Recorder { file: None }) };
+        let Some(directory) = directory else {
+            return Ok(Recorder { file: None });
+        };
         std::fs::create_dir_all(directory)
             .map_err(|error| Fatal::user(format!("create {}: {error}", directory.display())))?;
         let path = directory.join(record_file_name(generation, member));
@@ -32,7 +34,9 @@ impl Recorder {
             .append(true)
             .open(&path)
             .map_err(|error| Fatal::user(format!("open {}: {error}", path.display())))?;
-        Ok(Recorder { file: Some((file, path)) })
+        Ok(Recorder {
+            file: Some((file, path)),
+        })
     }
 
     /// Appends a line. It reaches the operating system before this returns, so that the death of this
@@ -41,7 +45,9 @@ impl Recorder {
     /// # Errors
     /// When it cannot be written: a step without its record must not commit.
     pub fn write(&mut self, line: &RecordLine) -> Result<(), Fatal> {
-        let Some((file, path)) = &mut self.file else { return Ok(()) };
+        let Some((file, path)) = &mut self.file else {
+            return Ok(());
+        };
         let mut text = serde_json::to_vec(line)
             .map_err(|error| Fatal::process(format!("encode a record line: {error}")))?;
         text.push(b'\n');

@@ -67,7 +67,11 @@ impl TcpTransport {
     /// `operation`.
     #[must_use]
     pub fn new(ip: IpAddr, operation: Duration) -> TcpTransport {
-        TcpTransport { ip, operation, listener: None }
+        TcpTransport {
+            ip,
+            operation,
+            listener: None,
+        }
     }
 }
 
@@ -75,8 +79,8 @@ impl Transport for TcpTransport {
     fn listen(&mut self) -> Result<Vec<String>, ConnectFailure> {
         // The old port goes first: whoever still calls there is of a generation that is over.
         self.listener = None;
-        let listener = Listener::bind(self.ip)
-            .map_err(|error| failure(format!("listen on {}: {error}", self.ip)))?;
+        let listener =
+            Listener::bind(self.ip).map_err(|error| failure(format!("listen on {}: {error}", self.ip)))?;
         let address = listener.addr().to_string();
         self.listener = Some(listener);
         Ok(vec![address])
@@ -98,7 +102,10 @@ impl Transport for TcpTransport {
             peers.push(resolve(&member.addresses).ok_or_else(|| ConnectFailure {
                 unreachable: vec![member.rank],
                 different: false,
-                message: format!("connect to {}: none of its addresses {:?} is one", member.id, member.addresses),
+                message: format!(
+                    "connect to {}: none of its addresses {:?} is one",
+                    member.id, member.addresses
+                ),
             })?);
         }
         let identity = GroupIdentity {
@@ -118,20 +125,36 @@ impl Transport for TcpTransport {
             operation_deadline: self.operation,
             ..Options::default()
         };
-        tcp::connect(listener, identity, &peers, &context, head.key.reveal().as_bytes(), &options).map_err(
-            |error| ConnectFailure {
-                unreachable: error.ranks().iter().filter_map(|rank| u32::try_from(*rank).ok()).collect(),
-                different: matches!(error, ConnectError::Differs { what, .. } if what != Difference::Plan),
-                message: error.to_string(),
-            },
+        tcp::connect(
+            listener,
+            identity,
+            &peers,
+            &context,
+            head.key.reveal().as_bytes(),
+            &options,
         )
+        .map_err(|error| ConnectFailure {
+            unreachable: error
+                .ranks()
+                .iter()
+                .filter_map(|rank| u32::try_from(*rank).ok())
+                .collect(),
+            different: matches!(error, ConnectError::Differs { what, .. } if what != Difference::Plan),
+            message: error.to_string(),
+        })
     }
 }
 
 fn failure(message: String) -> ConnectFailure {
-    ConnectFailure { unreachable: Vec::new(), different: false, message }
+    ConnectFailure {
+        unreachable: Vec::new(),
+        different: false,
+        message,
+    }
 }
 
 fn resolve(addresses: &[String]) -> Option<SocketAddr> {
-    addresses.iter().find_map(|address| address.to_socket_addrs().ok()?.next())
+    addresses
+        .iter()
+        .find_map(|address| address.to_socket_addrs().ok()?.next())
 }

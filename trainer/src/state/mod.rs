@@ -71,7 +71,10 @@ impl TrainingState {
         let model = task.model(&mut builder, parameters).map_err(Fatal::user)?;
         let tensors = builder.finish();
         if tensors.parameters.is_empty() {
-            return Err(Fatal::user(format!("task {}: its model has no parameters to train", task.name())));
+            return Err(Fatal::user(format!(
+                "task {}: its model has no parameters to train",
+                task.name()
+            )));
         }
         let layout = tensors.layout();
         let specs = parameter_specs(&tensors.parameters).map_err(Fatal::user)?;
@@ -89,7 +92,10 @@ impl TrainingState {
         let segments: Vec<SegmentSpec> = specs
             .iter()
             .enumerate()
-            .map(|(parameter, spec)| SegmentSpec { parameter, elements: spec.elements })
+            .map(|(parameter, spec)| SegmentSpec {
+                parameter,
+                elements: spec.elements,
+            })
             .collect();
         let spec = &config.training.optimizer;
         let optimizer = optimizer::build(spec, &segments, kind, device).map_err(Fatal::process)?;
@@ -105,7 +111,12 @@ impl TrainingState {
             buffers,
             optimizer,
             decays,
-            horizon: config.training.optimizer.schedule.total_steps.unwrap_or_else(|| course.total_steps()),
+            horizon: config
+                .training
+                .optimizer
+                .schedule
+                .total_steps
+                .unwrap_or_else(|| course.total_steps()),
             layout,
             kind,
             device,
@@ -160,7 +171,10 @@ impl TrainingState {
 
     /// Committed parameters by name, in order of registration.
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.parameters.parameters().iter().map(|p| (p.name.as_str(), &p.tensor))
+        self.parameters
+            .parameters()
+            .iter()
+            .map(|p| (p.name.as_str(), &p.tensor))
     }
 
     /// Committed buffers by name.
@@ -231,8 +245,14 @@ impl TrainingState {
             .iter()
             .enumerate()
             .map(|(index, p)| (format!("parameter/{}", p.name), self.parameters.values(index)));
-        let buffers = self.buffers.committed().map(|(name, tensor)| (format!("buffer/{name}"), tensor));
-        let optimizer = self.optimizer_state().into_iter().map(|(name, t)| (format!("optimizer/{name}"), t));
+        let buffers = self
+            .buffers
+            .committed()
+            .map(|(name, tensor)| (format!("buffer/{name}"), tensor));
+        let optimizer = self
+            .optimizer_state()
+            .into_iter()
+            .map(|(name, t)| (format!("optimizer/{name}"), t));
         parameters.chain(buffers).chain(optimizer).collect()
     }
 
@@ -245,7 +265,8 @@ impl TrainingState {
         for (name, tensor) in self.tensors() {
             digest.add(name, tensor).map_err(Fatal::process)?;
         }
-        let scalars = serde_json::to_vec(&(self.progress, self.optimizer.scalars())).map_err(Fatal::process)?;
+        let scalars =
+            serde_json::to_vec(&(self.progress, self.optimizer.scalars())).map_err(Fatal::process)?;
         digest.add_bytes("scalars", &scalars);
         Ok(digest)
     }
@@ -272,7 +293,9 @@ impl TrainingState {
 
     /// Takes over another member's scalars, before its tensors are copied.
     pub(crate) fn adopt_scalars(&mut self, scalars: &Scalars) -> Result<(), StepError> {
-        self.optimizer.load_scalars(&scalars.optimizer).map_err(Fatal::process)?;
+        self.optimizer
+            .load_scalars(&scalars.optimizer)
+            .map_err(Fatal::process)?;
         if let Some(plan) = &scalars.buckets {
             self.adopt_buckets(plan)?;
         }

@@ -30,8 +30,11 @@ impl TrainingState {
         let copy = |name: &str, tensor: &tch::Tensor| tensor_to_bytes(name, tensor).map_err(Fatal::process);
         let parameters: Result<Vec<_>, _> = self.parameters().map(|(name, t)| copy(name, t)).collect();
         let buffers: Result<Vec<_>, _> = self.buffers().map(|(name, t)| copy(name, t)).collect();
-        let optimizer: Result<Vec<NamedTensor>, _> =
-            self.optimizer_state().into_iter().map(|(name, t)| copy(&name, t)).collect();
+        let optimizer: Result<Vec<NamedTensor>, _> = self
+            .optimizer_state()
+            .into_iter()
+            .map(|(name, t)| copy(&name, t))
+            .collect();
         tensors.insert(Group::Parameters, parameters?);
         tensors.insert(Group::Buffers, buffers?);
         tensors.insert(Group::Optimizer, optimizer?);
@@ -72,12 +75,18 @@ impl TrainingState {
             self.horizon = horizon;
         }
         self.optimizer.load_scalars(&scalars).map_err(Fatal::user)?;
-        let places: Vec<(usize, &'static str)> =
-            self.optimizer.state().into_iter().map(|state| (state.parameter, state.name)).collect();
+        let places: Vec<(usize, &'static str)> = self
+            .optimizer
+            .state()
+            .into_iter()
+            .map(|state| (state.parameter, state.name))
+            .collect();
         let names: Vec<String> = self.optimizer_state().into_iter().map(|(name, _)| name).collect();
         for ((parameter, state), name) in places.into_iter().zip(&names) {
             let value = found(snapshot, Group::Optimizer, name)?;
-            self.optimizer.load_state(parameter, state, &value).map_err(Fatal::user)?;
+            self.optimizer
+                .load_state(parameter, state, &value)
+                .map_err(Fatal::user)?;
         }
         let plan: Option<BucketPlan> = serde_json::from_value(snapshot.bucket_plan.clone())
             .map_err(|error| Fatal::user(format!("read the checkpoint's bucket plan: {error}")))?;
@@ -105,14 +114,20 @@ impl TrainingState {
 }
 
 fn found(snapshot: &Snapshot, group: Group, name: &str) -> Result<tch::Tensor, Fatal> {
-    let named = snapshot
-        .find(group, name)
-        .ok_or_else(|| Fatal::user(format!("load the checkpoint: it has no {name} in {}", group.file_name())))?;
+    let named = snapshot.find(group, name).ok_or_else(|| {
+        Fatal::user(format!(
+            "load the checkpoint: it has no {name} in {}",
+            group.file_name()
+        ))
+    })?;
     bytes_to_tensor(named).map_err(Fatal::process)
 }
 
 /// A chain value from its hex form.
 pub(super) fn parse_chain(text: &str) -> Result<u128, Fatal> {
-    u128::from_str_radix(text, 16)
-        .map_err(|error| Fatal::user(format!("read chain value {text:?}: {error}; it has 32 hex digits")))
+    u128::from_str_radix(text, 16).map_err(|error| {
+        Fatal::user(format!(
+            "read chain value {text:?}: {error}; it has 32 hex digits"
+        ))
+    })
 }

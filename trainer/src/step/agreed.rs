@@ -33,15 +33,20 @@ pub(super) fn send(
     chain: u128,
 ) -> Result<Exchange, StepError> {
     let mut flags = Flags::NONE;
-    for (wanted, flag) in
-        [(wants.reform, Flags::REFORM), (wants.stop, Flags::STOP), (!loss.is_finite(), Flags::NON_FINITE)]
-    {
+    for (wanted, flag) in [
+        (wants.reform, Flags::REFORM),
+        (wants.stop, Flags::STOP),
+        (!loss.is_finite(), Flags::NON_FINITE),
+    ] {
         if wanted {
             flags = flags | flag;
         }
     }
     let mut extra = 0;
-    for (wanted, bit) in [(wants.checkpoint, CHECKPOINT), (wants.compare_digests, COMPARE_DIGESTS)] {
+    for (wanted, bit) in [
+        (wants.checkpoint, CHECKPOINT),
+        (wants.compare_digests, COMPARE_DIGESTS),
+    ] {
         if wanted {
             extra |= bit;
         }
@@ -49,7 +54,14 @@ pub(super) fn send(
     let communicator = member.communicator.as_ref();
     let sequence = communicator.sequence_checksum(Channel::Gradients).rotate_left(1)
         ^ communicator.sequence_checksum(Channel::State);
-    let record = ControlRecord { flags, denominator, loss, sequence, chain, spare: [extra, 0] };
+    let record = ControlRecord {
+        flags,
+        denominator,
+        loss,
+        sequence,
+        chain,
+        spare: [extra, 0],
+    };
     control::exchange(communicator, &record).map_err(|error| failed(error, member))
 }
 
@@ -67,17 +79,25 @@ pub(super) fn receive(exchange: Exchange, member: &Member, deadline: Instant) ->
         denominator: folded.denominator,
         loss: folded.loss,
         non_finite: folded.flags.contains(Flags::NON_FINITE),
-        non_finite_rank: records.iter().position(|record| record.flags.contains(Flags::NON_FINITE)),
+        non_finite_rank: records
+            .iter()
+            .position(|record| record.flags.contains(Flags::NON_FINITE)),
     })
 }
 
 fn failed(error: ControlError, member: &Member) -> StepError {
     match error {
         ControlError::Collective(error) => StepError::Lost(error),
-        ControlError::Deviation { what: Disagreement::Chain, ref ranks } => StepError::Diverged {
+        ControlError::Deviation {
+            what: Disagreement::Chain,
+            ref ranks,
+        } => StepError::Diverged {
             mine: ranks.contains(&(member.rank as usize)),
             message: error.to_string(),
         },
-        other => StepError::Diverged { mine: false, message: other.to_string() },
+        other => StepError::Diverged {
+            mine: false,
+            message: other.to_string(),
+        },
     }
 }

@@ -76,14 +76,24 @@ fn apply(state: &mut TrainingState, step: &Step<'_>) -> Result<Outcome, Fatal> {
         progress.step,
     );
 
-    state.parameters.scale_gradients(correction * clip).map_err(Fatal::process)?;
+    state
+        .parameters
+        .scale_gradients(correction * clip)
+        .map_err(Fatal::process)?;
     state.optimize(step.used, learning_rate)?;
     state.buffers.commit(step.work.samples).map_err(Fatal::process)?;
     let next = step.context.course.advanced(&progress, step.work.samples);
-    let cursor = progress.epoch.wrapping_mul(step.context.course.epoch_samples).wrapping_add(next.cursor);
+    let cursor = progress
+        .epoch
+        .wrapping_mul(step.context.course.epoch_samples)
+        .wrapping_add(next.cursor);
     let chain = agreement::chain(state.chain(), &hashes, agreement::CommitKind::Apply, cursor);
     state.advance(step.position, next, chain);
-    Ok(Outcome { kind: CommitKind::Apply, learning_rate, gradient_norm: Some(norm) })
+    Ok(Outcome {
+        kind: CommitKind::Apply,
+        learning_rate,
+        gradient_norm: Some(norm),
+    })
 }
 
 fn not_finite(step: &Step<'_>, norm: f64) -> Fatal {

@@ -45,17 +45,25 @@ pub(super) fn compute(
     for part in work.mine.clone() {
         let last = part + 1 == work.mine.end;
         let indices = work.indices(part);
-        let key = AugmentationKey::Epoch { seed: context.course.seed, epoch: work.epoch };
+        let key = AugmentationKey::Epoch {
+            seed: context.course.seed,
+            epoch: work.epoch,
+        };
         let batch = context.train.get(&indices, key).map_err(Fatal::user)?;
         let batch = batch.to(state.device(), state.kind()).map_err(Fatal::process)?;
         let mode = Mode::train(context.course.seed, step, part);
-        let loss = context.task.loss(state.model.as_ref(), &batch, &mode).map_err(Fatal::user)?;
+        let loss = context
+            .task
+            .loss(state.model.as_ref(), &batch, &mode)
+            .map_err(Fatal::user)?;
         local.denominator += loss.count;
         local.loss += loss.sum.f_double_value(&[]).map_err(Fatal::process)?;
         let scaled = loss.sum.f_div_scalar(context.nominal).map_err(Fatal::process)?;
         let armed = last.then(|| {
             let launching = Arc::clone(launching);
-            state.hooks.arm(state.parameters.plan(), move |bucket| launch(&launching, bucket))
+            state
+                .hooks
+                .arm(state.parameters.plan(), move |bucket| launch(&launching, bucket))
         });
         trace.note(Event::BackwardBegan { last });
         let result = scaled.f_backward();
@@ -64,13 +72,27 @@ pub(super) fn compute(
             trace.note(Event::BackwardEnded);
         }
         if let Err(error) = result {
-            let failed = launching.lock().unwrap_or_else(PoisonError::into_inner).failed.take();
+            let failed = launching
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .failed
+                .take();
             return Err(failed.unwrap_or_else(|| {
-                Fatal::process(format!("compute part {part} of step {step}: {}", first_line(&error))).into()
+                Fatal::process(format!(
+                    "compute part {part} of step {step}: {}",
+                    first_line(&error)
+                ))
+                .into()
             }));
         }
-        state.buffers.end_micro_batch(batch.samples()).map_err(Fatal::process)?;
-        local.parts.push(ComputedPart { part, indices: batch.indices });
+        state
+            .buffers
+            .end_micro_batch(batch.samples())
+            .map_err(Fatal::process)?;
+        local.parts.push(ComputedPart {
+            part,
+            indices: batch.indices,
+        });
     }
     state.parameters.check_gradients().map_err(Fatal::process)?;
     Ok(local)
@@ -78,7 +100,11 @@ pub(super) fn compute(
 
 fn launch(launching: &Mutex<Launching>, bucket: usize) -> Result<(), String> {
     let mut launching = launching.lock().unwrap_or_else(PoisonError::into_inner);
-    let Launching { strategy, round, failed } = &mut *launching;
+    let Launching {
+        strategy,
+        round,
+        failed,
+    } = &mut *launching;
     let mut strategy = strategy.lock().unwrap_or_else(PoisonError::into_inner);
     strategy.gradient_ready(bucket, round).map_err(|error| {
         let text = error.to_string();

@@ -48,9 +48,17 @@ impl Course {
     pub fn advanced(&self, progress: &DataProgress, samples: u64) -> DataProgress {
         let cursor = progress.cursor + samples;
         if cursor >= self.epoch_samples {
-            DataProgress { step: progress.step + 1, epoch: progress.epoch + 1, cursor: 0 }
+            DataProgress {
+                step: progress.step + 1,
+                epoch: progress.epoch + 1,
+                cursor: 0,
+            }
         } else {
-            DataProgress { step: progress.step + 1, epoch: progress.epoch, cursor }
+            DataProgress {
+                step: progress.step + 1,
+                epoch: progress.epoch,
+                cursor,
+            }
         }
     }
 
@@ -91,7 +99,9 @@ impl Work {
     #[must_use]
     pub fn indices(&self, part: u64) -> Vec<u64> {
         let offsets = grid::part_samples(self.samples, self.parts, part);
-        self.order.indices(self.cursor + offsets.start..self.cursor + offsets.end).collect()
+        self.order
+            .indices(self.cursor + offsets.start..self.cursor + offsets.end)
+            .collect()
     }
 }
 
@@ -126,9 +136,20 @@ mod tests {
                 sizes.push(samples);
                 progress = course().advanced(&progress, samples);
             }
-            assert_eq!(sizes, [7, 7, 7, 2, 7, 7, 7, 2], "the last short step has its true size");
+            assert_eq!(
+                sizes,
+                [7, 7, 7, 2, 7, 7, 7, 2],
+                "the last short step has its true size"
+            );
             assert!(used.iter().all(|&times| times == 2), "{used:?}");
-            assert_eq!(progress, DataProgress { step: 8, epoch: 2, cursor: 0 });
+            assert_eq!(
+                progress,
+                DataProgress {
+                    step: 8,
+                    epoch: 2,
+                    cursor: 0
+                }
+            );
         }
     }
 }

@@ -44,11 +44,17 @@ pub enum FatalKind {
 impl Fatal {
     /// An error that a restart cannot mend.
     pub fn user(message: impl std::fmt::Display) -> Fatal {
-        Fatal { kind: FatalKind::User, message: message.to_string() }
+        Fatal {
+            kind: FatalKind::User,
+            message: message.to_string(),
+        }
     }
 
     /// An error that a fresh process may not have.
     pub fn process(message: impl std::fmt::Display) -> Fatal {
-        Fatal { kind: FatalKind::Process, message: message.to_string() }
+        Fatal {
+            kind: FatalKind::Process,
+            message: message.to_string(),
+        }
     }
 }

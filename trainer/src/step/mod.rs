@@ -16,13 +16,13 @@ pub use error::{Fatal, FatalKind, StepError};
 pub use plan::plan_buckets;
 
 use crate::clock::Clock;
+use crate::parameters::UsedParameters;
 use crate::record::Recorder;
 use crate::state::TrainingState;
 use crate::strategy::{Event, Round, Strategy, Trace};
-use crate::parameters::UsedParameters;
+use crate::task::{DataSource, Normalisation, Parameters, Task};
 use crate::torch::{read_elements, write_elements};
 use compute::{Launching, compute};
-use crate::task::{DataSource, Normalisation, Parameters, Task};
 use gradsync_collective::{Channel, Communicator, Moved, Pending, ReduceOp, WireType};
 use gradsync_formats::identity::{Generation, Position};
 use gradsync_formats::record::{CommitKind, RecordLine};
@@ -131,8 +131,13 @@ pub fn advance(
 ) -> Result<Committed, StepError> {
     let began = context.clock.now();
     trace.clear();
-    let work = context.course.work(&state.progress(), member.share.index, member.share.of);
-    let position = Position { commit: state.position().commit + 1, generation: member.generation };
+    let work = context
+        .course
+        .work(&state.progress(), member.share.index, member.share.of);
+    let position = Position {
+        commit: state.position().commit + 1,
+        generation: member.generation,
+    };
 
     let buckets = (0..state.parameters.plan().buckets.len())
         .map(|bucket| state.parameters.bucket(bucket))
@@ -140,7 +145,12 @@ pub fn advance(
         .map_err(Fatal::process)?;
     let launching = Arc::new(Mutex::new(Launching {
         strategy: Arc::clone(strategy),
-        round: Round::new(member.communicator.clone(), buckets, member.patience, trace.clone()),
+        round: Round::new(
+            member.communicator.clone(),
+            buckets,
+            member.patience,
+            trace.clone(),
+        ),
         failed: None,
     }));
     let local = compute(context, state, &work, &launching, trace)?;
@@ -166,7 +176,13 @@ pub fn advance(
     let agreed = agreed::receive(exchange, member, context.clock.now() + member.patience)?;
     let waited = context.clock.now();
 
-    let step = Step { context, work: &work, position, agreed: &agreed, used: &used };
+    let step = Step {
+        context,
+        work: &work,
+        position,
+        agreed: &agreed,
+        used: &used,
+    };
     let outcome = commit(state, &step, proposal)?;
     trace.note(Event::Committed);
     let ended = context.clock.now();
@@ -201,8 +217,13 @@ impl Beside {
         write_elements::<f64, _>(&mut extra, |flags| used.write_flags(flags)).map_err(Fatal::process)?;
         let changes = state.buffers.change().map_err(Fatal::process)?;
         let pending =
-            member.communicator.all_reduce(Channel::State, changes.clone(), ReduceOp::Sum, WireType::Same);
-        Ok(Beside { pending: Some(pending), changes })
+            member
+                .communicator
+                .all_reduce(Channel::State, changes.clone(), ReduceOp::Sum, WireType::Same);
+        Ok(Beside {
+            pending: Some(pending),
+            changes,
+        })
     }
 
     fn finish(mut self, state: &TrainingState, deadline: Instant) -> Result<UsedParameters, StepError> {

@@ -19,7 +19,10 @@ pub fn plan_buckets(
     caps: &AllReduceSpec,
 ) -> Result<BucketPlan, StepError> {
     let work = context.course.work(&DataProgress::default(), 0, 1);
-    let key = AugmentationKey::Epoch { seed: context.course.seed, epoch: 0 };
+    let key = AugmentationKey::Epoch {
+        seed: context.course.seed,
+        epoch: 0,
+    };
     let batch = context.train.get(&work.indices(0), key).map_err(Fatal::user)?;
     let batch = batch.to(state.device(), state.kind()).map_err(Fatal::process)?;
     let mode = Mode::train(context.course.seed, 0, 0);
@@ -33,7 +36,10 @@ pub fn plan_buckets(
     let order = state.hooks.take_ready_order();
     state.buffers.restore().map_err(Fatal::process)?;
     outcome?;
-    let caps = Caps { first: bytes(caps.first_bucket_bytes), rest: bytes(caps.bucket_bytes) };
+    let caps = Caps {
+        first: bytes(caps.first_bucket_bytes),
+        rest: bytes(caps.bucket_bytes),
+    };
     Ok(BucketPlan::new(state.parameters.specs(), &order, caps).map_err(Fatal::process)?)
 }
 

@@ -16,7 +16,11 @@ impl Strategy for AllReduce {
 
     fn state(&self) -> StateDeclaration {
         StateDeclaration {
-            replicated: &[StatePart::Parameters, StatePart::OptimizerState, StatePart::Buffers],
+            replicated: &[
+                StatePart::Parameters,
+                StatePart::OptimizerState,
+                StatePart::Buffers,
+            ],
             per_member: &[],
         }
     }

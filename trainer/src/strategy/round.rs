@@ -32,18 +32,27 @@ pub struct Trace(Arc<Mutex<Vec<Event>>>);
 impl Trace {
     /// Notes an event.
     pub fn note(&self, event: Event) {
-        self.0.lock().expect("no thread panics while it holds the trace").push(event);
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the trace")
+            .push(event);
     }
 
     /// Forgets the last step.
     pub fn clear(&self) {
-        self.0.lock().expect("no thread panics while it holds the trace").clear();
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the trace")
+            .clear();
     }
 
     /// What happened since the last clear.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
-        self.0.lock().expect("no thread panics while it holds the trace").clone()
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the trace")
+            .clone()
     }
 }
 
@@ -69,7 +78,15 @@ impl Round {
         trace: Trace,
     ) -> Round {
         let ready = vec![false; buckets.len()];
-        Round { communicator, buckets, ready, pending: Vec::new(), deadline, trace, moved: Moved::default() }
+        Round {
+            communicator,
+            buckets,
+            ready,
+            pending: Vec::new(),
+            deadline,
+            trace,
+            moved: Moved::default(),
+        }
     }
 
     /// Number of buckets in the plan.
@@ -100,7 +117,9 @@ impl Round {
     /// Starts the sum of the next bucket over all members, in place.
     pub fn launch_next(&mut self) {
         let number = self.pending.len();
-        let Some(buffer) = self.buckets.get(number) else { return };
+        let Some(buffer) = self.buckets.get(number) else {
+            return;
+        };
         self.trace.note(Event::Launched(number));
         self.pending.push(self.communicator.all_reduce(
             Channel::Gradients,

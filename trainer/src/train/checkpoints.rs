@@ -40,14 +40,21 @@ pub(crate) struct Found {
 
 impl Checkpoints {
     /// Opens the directory that the configuration names; none without one.
-    pub(crate) fn open(warm_spec: Option<&CheckpointSpec>, around: &Surroundings<'_>) -> Result<Option<Checkpoints>, Fatal> {
+    pub(crate) fn open(
+        warm_spec: Option<&CheckpointSpec>,
+        around: &Surroundings<'_>,
+    ) -> Result<Option<Checkpoints>, Fatal> {
         let Some(spec) = warm_spec else { return Ok(None) };
         let store = (around.open_store)(&spec.directory).map_err(Fatal::user)?;
         let resume_path = match (spec.resume.policy, &spec.resume.path) {
             (ResumePolicy::Path, Some(path)) => Some(around.paths.apply(Path::new(path))),
             _ => None,
         };
-        Ok(Some(Checkpoints { store, spec: spec.clone(), resume_path }))
+        Ok(Some(Checkpoints {
+            store,
+            spec: spec.clone(),
+            resume_path,
+        }))
     }
 
     /// Whether every member sees the directory.
@@ -62,8 +69,10 @@ impl Checkpoints {
             tracing::warn!(path = passed.path, "passing over a checkpoint: {}", passed.reason);
         }
         if listing.whole.is_empty()
-            && let Some(other) =
-                listing.passed_over.iter().find(|p| matches!(p.reason, PassReason::OtherModel { .. }))
+            && let Some(other) = listing
+                .passed_over
+                .iter()
+                .find(|p| matches!(p.reason, PassReason::OtherModel { .. }))
         {
             return Err(Fatal::user(format!(
                 "resume from {} in {}: it was {}; use the task, parameters and data that wrote it, or a new job",
@@ -72,7 +81,12 @@ impl Checkpoints {
                 other.reason
             )));
         }
-        let whole = listing.whole.iter().take(REPORTED_CHECKPOINTS).map(seen).collect();
+        let whole = listing
+            .whole
+            .iter()
+            .take(REPORTED_CHECKPOINTS)
+            .map(seen)
+            .collect();
         let resume_from = match &self.resume_path {
             None => None,
             Some(path) => Some(seen_elsewhere(path)?),
@@ -121,7 +135,11 @@ impl Checkpoints {
         let job = around.group.job();
         let position = warm.state.position();
         let failed = |error: &dyn std::fmt::Display| {
-            Fatal::user(format!("write checkpoint {} in {}: {error}", checkpoint_folder(position), self.store.describe()))
+            Fatal::user(format!(
+                "write checkpoint {} in {}: {error}",
+                checkpoint_folder(position),
+                self.store.describe()
+            ))
         };
         let snapshot = warm.state.snapshot(Circumstances {
             lineage,
@@ -154,8 +172,7 @@ impl Checkpoints {
         if first {
             checkpoint::write_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::user)?;
         }
-        let nonce: String =
-            crate::agree::share_document(first.then_some(&nonce), communicator, 0, patience)?;
+        let nonce: String = crate::agree::share_document(first.then_some(&nonce), communicator, 0, patience)?;
         if !first {
             checkpoint::check_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::user)?;
         }

@@ -51,6 +51,9 @@ pub(crate) fn finish(
 
 /// Waits until all members have come to the same place.
 pub(crate) fn barrier(member: &Member, around: &Surroundings<'_>) -> Result<(), StepError> {
-    member.communicator.barrier(Channel::Control).wait(around.clock.now() + member.patience)?;
+    member
+        .communicator
+        .barrier(Channel::Control)
+        .wait(around.clock.now() + member.patience)?;
     Ok(())
 }

@@ -61,13 +61,20 @@ pub(crate) fn run(
     };
     let began = around.clock.now();
     let communicator =
-        match around.transport.connect(&plan, &entered.head, &agreement, around.patience.connect) {
+        match around
+            .transport
+            .connect(&plan, &entered.head, &agreement, around.patience.connect)
+        {
             Ok(communicator) => communicator,
             Err(failure) => return not_connected(&plan, failure, standing, began, around),
         };
     let result = live(warm, &entered, &communicator, standing, around);
     let again = |reason: String, began: Instant, now: Instant| {
-        Exit::Again(LastEnd { reason, detect: now.saturating_duration_since(began), aborted: now })
+        Exit::Again(LastEnd {
+            reason,
+            detect: now.saturating_duration_since(began),
+            aborted: now,
+        })
     };
     match result {
         Ok(Left::Ended(summary)) => {
@@ -79,19 +86,28 @@ pub(crate) fn run(
             let now = around.clock.now();
             again(reason, now, now)
         }
-        Err(Trouble { error: StepError::Fatal(fatal), .. }) => {
+        Err(Trouble {
+            error: StepError::Fatal(fatal),
+            ..
+        }) => {
             // Peers see this rank leave at once and need not wait for a deadline.
             communicator.abort(AbortCause::Failure(fatal.message.clone()));
             Exit::Fatal(fatal)
         }
-        Err(Trouble { error: StepError::Diverged { mine, message }, since }) => {
+        Err(Trouble {
+            error: StepError::Diverged { mine, message },
+            since,
+        }) => {
             communicator.abort(AbortCause::Failure(message.clone()));
             if mine {
                 warm.drop_state();
             }
             again(message, since, around.clock.now())
         }
-        Err(Trouble { error: StepError::Lost(error), since }) => {
+        Err(Trouble {
+            error: StepError::Lost(error),
+            since,
+        }) => {
             communicator.abort(AbortCause::Reform);
             standing.blame(suspects(&plan, &error));
             again(error.to_string(), since, around.clock.now())
@@ -131,11 +147,19 @@ fn not_connected(
 }
 
 fn members_of(plan: &Plan, ranks: &[u32]) -> Vec<MemberId> {
-    plan.members.iter().filter(|m| ranks.contains(&m.rank)).map(|m| m.id.clone()).collect()
+    plan.members
+        .iter()
+        .filter(|m| ranks.contains(&m.rank))
+        .map(|m| m.id.clone())
+        .collect()
 }
 
 fn suspects(plan: &Plan, error: &CollectiveError) -> Vec<MemberId> {
-    let ranks: Vec<u32> = error.suspect().and_then(|rank| u32::try_from(rank).ok()).into_iter().collect();
+    let ranks: Vec<u32> = error
+        .suspect()
+        .and_then(|rank| u32::try_from(rank).ok())
+        .into_iter()
+        .collect();
     members_of(plan, &ranks)
 }
 
@@ -160,11 +184,15 @@ fn live(
                 .map_err(|error| Trouble { error, since });
         }
         let since = around.clock.now();
-        let outcome = session.advance(warm, entered, around).map_err(|error| Trouble { error, since })?;
+        let outcome = session
+            .advance(warm, entered, around)
+            .map_err(|error| Trouble { error, since })?;
         if first {
             first = false;
             let now = around.clock.now();
-            session.report_recovery(entered, began, opened, now, around).map_err(since_began)?;
+            session
+                .report_recovery(entered, began, opened, now, around)
+                .map_err(since_began)?;
         }
         if let Some(left) = outcome {
             return Ok(left);
@@ -182,15 +210,25 @@ fn open(
 ) -> Result<(), StepError> {
     let plan = &entered.plan;
     around.group.alive(Some(warm.progress_report("obtaining state")));
-    warm.obtain(plan, entered.head.rank, communicator.as_ref(), standing, around.patience.operation)?;
+    warm.obtain(
+        plan,
+        entered.head.rank,
+        communicator.as_ref(),
+        standing,
+        around.patience.operation,
+    )?;
     if let Some(checkpoints) = &warm.checkpoints {
         checkpoints.prove_shared(plan, communicator.as_ref(), around.patience.operation)?;
     }
     warm.agree_on_buckets(communicator.as_ref(), around.patience.operation, around.clock)?;
-    communicator.barrier(Channel::Control).wait(around.clock.now() + around.patience.connect)?;
+    communicator
+        .barrier(Channel::Control)
+        .wait(around.clock.now() + around.patience.connect)?;
     standing.establish(plan.generation);
     let deadline = around.clock.now() + around.patience.answer;
-    let message = MemberMessage::Established { generation: plan.generation };
+    let message = MemberMessage::Established {
+        generation: plan.generation,
+    };
     if let Err(error) = around.group.report(message, deadline) {
         // Training does not wait for the service: the group is established by its barrier.
         tracing::warn!(%error, "could not report the opening barrier");

@@ -113,7 +113,9 @@ pub fn train(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<S
         && fatal.kind == crate::step::FatalKind::User
     {
         let deadline = around.clock.now() + around.patience.answer;
-        let cause = LeaveCause::Fatal { error: fatal.message.clone() };
+        let cause = LeaveCause::Fatal {
+            error: fatal.message.clone(),
+        };
         if let Err(error) = around.group.report(MemberMessage::Leave { cause }, deadline) {
             tracing::warn!(%error, "could not report why this rank leaves");
         }
@@ -130,7 +132,6 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
             None => Seen::default(),
             Some(warm) => look_around(warm, around)?,
         };
-        let ready = warm.is_some();
         let deadline = around.clock.now() + around.patience.answer;
         let joined = match around.group.join(standing.report(seen), deadline) {
             Ok(joined) => joined,
@@ -139,31 +140,50 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
             }
             Err(error) => return Err(group_fatal(&error)),
         };
-        if warm.as_ref().is_none_or(|warm| warm.run_config_digest != joined.run_config_digest) {
+        if warm
+            .as_ref()
+            .is_none_or(|warm| warm.run_config_digest != joined.run_config_digest)
+        {
             // The first join, or another configuration: load, then say that we are ready.
-            warm = None;
+            drop(warm.take());
             warm = Some(Warm::load(tasks, &joined, around)?);
             continue;
         }
-        debug_assert!(ready);
         let Some(warm) = &mut warm else { continue };
         let deadline = around.clock.now() + around.patience.plan;
-        match around.group.next(standing.left(), deadline).map_err(|error| group_fatal(&error))? {
+        match around
+            .group
+            .next(standing.left(), deadline)
+            .map_err(|error| group_fatal(&error))?
+        {
             Next::Floor(floor) => standing.leave(floor, None),
             Next::Ask(Ask::Rejoin { reason }) => tracing::info!(reason, "joining again"),
             Next::Ask(Ask::Stop { cause }) => {
                 tracing::info!(reason = cause.reason, "stopping before a group was formed");
-                leave(around, LeaveCause::Stopped { position: warm.position(), checkpoint: None });
+                leave(
+                    around,
+                    LeaveCause::Stopped {
+                        position: warm.position(),
+                        checkpoint: None,
+                    },
+                );
                 return warm.summary(End::Stopped);
             }
             Next::Ask(Ask::Finished { reason }) => return Ok(finished_elsewhere(Some(&*warm), &reason)),
-            Next::Ask(Ask::Failed { reason }) => return Err(Fatal::user(format!("the job has failed: {reason}"))),
+            Next::Ask(Ask::Failed { reason }) => {
+                return Err(Fatal::user(format!("the job has failed: {reason}")));
+            }
             Next::Ask(Ask::Refused { refusal }) => return Err(Fatal::user(refusal)),
             Next::Ask(Ask::None | Ask::Reform { .. }) => {}
             Next::Plan { plan, digest, head } => {
                 standing.accept(plan.generation, &digest);
                 let generation = plan.generation;
-                let entered = Entered { plan: *plan, digest, head, since: last_end.take() };
+                let entered = Entered {
+                    plan: *plan,
+                    digest,
+                    head,
+                    since: last_end.take(),
+                };
                 let exit = generation::run(warm, entered, &mut standing, around);
                 match exit {
                     Exit::Ended(summary) => return Ok(*summary),

@@ -91,10 +91,21 @@ impl Session {
     ) -> Result<Option<Left>, StepError> {
         let (mut wants, reason) = match around.group.asked(entered.plan.generation) {
             Asked::Nothing => (Wants::default(), None),
-            Asked::Reform { checkpoint, reason } => {
-                (Wants { reform: true, checkpoint, ..Wants::default() }, Some(reason))
-            }
-            Asked::Stop(cause) => (Wants { stop: true, ..Wants::default() }, Some(cause.reason)),
+            Asked::Reform { checkpoint, reason } => (
+                Wants {
+                    reform: true,
+                    checkpoint,
+                    ..Wants::default()
+                },
+                Some(reason),
+            ),
+            Asked::Stop(cause) => (
+                Wants {
+                    stop: true,
+                    ..Wants::default()
+                },
+                Some(cause.reason),
+            ),
             Asked::Over { reason } => return Err(over(reason)),
             Asked::Finished(reason) => return Err(over(reason)),
             Asked::Failed(reason) => return Err(Fatal::user(format!("the job has failed: {reason}")).into()),
@@ -201,8 +212,12 @@ impl Session {
     ) -> Result<(), StepError> {
         let began = around.clock.now();
         let digest = crate::agree::compare(&mut warm.state, &self.member)?;
-        self.agreement.comparison_took(around.clock.now().saturating_duration_since(began));
-        self.recorder.write(&RecordLine::Agreed { position: warm.state.position(), digest })?;
+        self.agreement
+            .comparison_took(around.clock.now().saturating_duration_since(began));
+        self.recorder.write(&RecordLine::Agreed {
+            position: warm.state.position(),
+            digest,
+        })?;
         Ok(())
     }
 
@@ -217,14 +232,22 @@ impl Session {
         if self.checkpointed.as_ref().is_some_and(|(at, _)| *at == position) {
             return Ok(());
         }
-        let Some(checkpoints) = &warm.checkpoints else { return Ok(()) };
+        let Some(checkpoints) = &warm.checkpoints else {
+            return Ok(());
+        };
         let path = gradsync_formats::manifest::checkpoint_folder(position);
         if self.member.rank == 0 {
-            around.group.alive(Some(warm.progress_report("writing checkpoint")));
+            around
+                .group
+                .alive(Some(warm.progress_report("writing checkpoint")));
             let began = around.clock.now();
             checkpoints.write(warm, &self.lineage, &self.member, around)?;
             let seconds = around.clock.now().saturating_duration_since(began).as_secs_f64();
-            self.recorder.write(&RecordLine::Checkpointed { position, path: path.clone(), seconds })?;
+            self.recorder.write(&RecordLine::Checkpointed {
+                position,
+                path: path.clone(),
+                seconds,
+            })?;
         }
         self.checkpointed = Some((position, path));
         Ok(())
@@ -239,7 +262,9 @@ impl Session {
         now: Instant,
         around: &mut Surroundings<'_>,
     ) -> Result<(), StepError> {
-        let Some(since) = &entered.since else { return Ok(()) };
+        let Some(since) = &entered.since else {
+            return Ok(());
+        };
         let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
         let phases = RecoveryPhases {
             generation: entered.plan.generation,
@@ -266,7 +291,9 @@ impl Session {
 }
 
 fn over(reason: String) -> StepError {
-    StepError::Lost(CollectiveError::Aborted { cause: AbortCause::Failure(reason) })
+    StepError::Lost(CollectiveError::Aborted {
+        cause: AbortCause::Failure(reason),
+    })
 }
 
 /// When digests are compared: so often that it costs at most one percent of the time. Rank 0 decides and

@@ -60,7 +60,10 @@ impl<'t> Warm<'t> {
         let test = task.data(Split::Test, &parameters).map_err(Fatal::user)?;
         around.group.alive(None);
         if train.len() == 0 {
-            return Err(Fatal::user(format!("task {}: its training data is empty", task.name())));
+            return Err(Fatal::user(format!(
+                "task {}: its training data is empty",
+                task.name()
+            )));
         }
         let course = Course {
             epoch_samples: train.len(),
@@ -258,19 +261,29 @@ impl<'t> Warm<'t> {
     pub(crate) fn note_evaluation(&mut self, position: Position, found: &Evaluation) {
         self.metrics.clone_from(&found.metrics);
         if self.best.as_ref().is_none_or(|best| found.loss < best.loss) {
-            self.best = Some(Best { position, loss: found.loss });
+            self.best = Some(Best {
+                position,
+                loss: found.loss,
+            });
         }
     }
 
     /// Whether the state is one to evaluate.
     pub(crate) fn evaluation_is_due(&self) -> bool {
         let step = self.state.progress().step;
-        self.config.training.evaluate_every_steps.is_some_and(|every| every > 0 && step % every == 0)
+        self.config
+            .training
+            .evaluate_every_steps
+            .is_some_and(|every| every > 0 && step % every == 0)
     }
 
     /// Whether the state is one to write a checkpoint of.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
-        let every = self.config.checkpoint.as_ref().and_then(|checkpoint| checkpoint.every_steps);
+        let every = self
+            .config
+            .checkpoint
+            .as_ref()
+            .and_then(|checkpoint| checkpoint.every_steps);
         every.is_some_and(|every| every > 0 && self.state.position().commit % every == 0)
     }
 
@@ -282,8 +295,14 @@ impl<'t> Warm<'t> {
             step: progress.step,
             total_steps: Some(self.course.total_steps()),
             epoch: progress.epoch,
-            loss: self.last.as_ref().map_or_else(String::new, |last| last.loss.to_string()),
-            samples_per_second: self.rate.per_second().map_or_else(String::new, |rate| format!("{rate:.1}")),
+            loss: self
+                .last
+                .as_ref()
+                .map_or_else(String::new, |last| last.loss.to_string()),
+            samples_per_second: self
+                .rate
+                .per_second()
+                .map_or_else(String::new, |rate| format!("{rate:.1}")),
             activity: activity.to_owned(),
         }
     }
@@ -298,7 +317,11 @@ impl<'t> Warm<'t> {
             epochs: progress.epoch,
             loss: self.last.as_ref().map_or(f64::NAN, |last| last.loss),
             metrics: self.metrics.clone(),
-            state_digest: if self.holds_state { self.state.digest()? } else { String::new() },
+            state_digest: if self.holds_state {
+                self.state.digest()?
+            } else {
+                String::new()
+            },
         })
     }
 }
@@ -312,7 +335,9 @@ pub(crate) struct Best {
 
 /// The group cannot start with this member's state: join again and let the service choose anew.
 fn unusable(message: String) -> StepError {
-    StepError::Lost(CollectiveError::Aborted { cause: AbortCause::Failure(message) })
+    StepError::Lost(CollectiveError::Aborted {
+        cause: AbortCause::Failure(message),
+    })
 }
 
 /// Samples per second over about the last ten steps.

@@ -30,7 +30,8 @@ impl Observer for Last {
         self.1 += 1;
         self.0.clear();
         for (_, tensor) in state.parameters() {
-            self.0.extend(Vec::<f64>::try_from(tensor.detach().reshape([-1])).unwrap());
+            self.0
+                .extend(Vec::<f64>::try_from(tensor.detach().reshape([-1])).unwrap());
         }
     }
 }
@@ -44,12 +45,18 @@ fn every_index_counts_exactly_the_epochs_with_any_number_of_workers() {
             let (results, last, service) = run.go(|_, _| Last::default());
             for result in &results {
                 let summary = result.as_ref().unwrap();
-                assert_eq!((summary.end, summary.steps, summary.epochs), (End::Complete, 126, 3));
+                assert_eq!(
+                    (summary.end, summary.steps, summary.epochs),
+                    (End::Complete, 126, 3)
+                );
                 assert_eq!(summary.state_digest, results[0].as_ref().unwrap().state_digest);
             }
             for last in last {
                 assert_eq!(last.0.len(), 1000);
-                assert!(last.0.iter().all(|count| *count == 3.0), "{world} workers, {wire:?}");
+                assert!(
+                    last.0.iter().all(|count| *count == 3.0),
+                    "{world} workers, {wire:?}"
+                );
                 assert_eq!(last.1, 126);
             }
             assert!(service.ending().is_some());

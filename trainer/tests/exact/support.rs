@@ -10,7 +10,8 @@ use gradsync_rendezvous::membership::{
     Effect, Ending, Event, Formed, Membership, Monotonic, Saved, Settings, SizeBounds, decide, news_of,
 };
 use gradsync_rendezvous::wire::{
-    ExitStatus, MemberMessage, MemberReport, Plan, PlanHead, Progress, Refusal, RestartReport, Secret, StopCause,
+    ExitStatus, MemberMessage, MemberReport, Plan, PlanHead, Progress, Refusal, RestartReport, Secret,
+    StopCause,
 };
 use gradsync_trainer::agent::news::{self, Seen};
 use gradsync_trainer::clock::SystemClock;
@@ -50,19 +51,25 @@ impl Rendezvous {
         if let Some(checkpoint) = &config.checkpoint {
             settings.resume = checkpoint.resume.policy;
         }
-        let state = Membership::new(settings, saved.clone(), Monotonic::default());
+        let state = Membership::restore(settings, saved.clone());
         Arc::new(Rendezvous {
             config: config.clone(),
             digest,
             job,
             started: Instant::now(),
-            inner: Mutex::new(Inner { state, saved, refusals: BTreeMap::new() }),
+            inner: Mutex::new(Inner {
+                state,
+                saved,
+                refusals: BTreeMap::new(),
+            }),
             changed: Condvar::new(),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.inner
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// What a service started later would find.
@@ -71,13 +78,22 @@ impl Rendezvous {
     }
 
     pub fn stop(&self) {
-        self.event(Event::StopWanted(StopCause { reason: "test".into(), within_ms: 60_000 }));
+        self.event(Event::StopWanted(StopCause {
+            reason: "test".into(),
+            within_ms: 60_000,
+        }));
     }
 
     /// The process of `member` has ended, and its parent has reaped it.
     pub fn exited(&self, member: &MemberId) {
-        let status = ExitStatus { signal: Some(9), ..ExitStatus::default() };
-        self.event(Event::Exited { member: member.clone(), status });
+        let status = ExitStatus {
+            signal: Some(9),
+            ..ExitStatus::default()
+        };
+        self.event(Event::Exited {
+            member: member.clone(),
+            status,
+        });
     }
 
     fn event(&self, event: Event) {
@@ -124,9 +140,16 @@ pub struct MemoryGroup {
 impl MemoryGroup {
     pub fn new(service: &Arc<Rendezvous>, slot: u32) -> MemoryGroup {
         let incarnation = Incarnation::fresh();
-        let member =
-            MemberId { slot, local_rank: 0, pod: PodUid(format!("pod-{slot}-{incarnation}")), incarnation };
-        MemoryGroup { service: Arc::clone(service), member }
+        let member = MemberId {
+            slot,
+            local_rank: 0,
+            pod: PodUid(format!("pod-{slot}-{incarnation}")),
+            incarnation,
+        };
+        MemoryGroup {
+            service: Arc::clone(service),
+            member,
+        }
     }
 
     fn seen(&self, inner: &Inner) -> Seen {
@@ -158,7 +181,11 @@ impl Group for MemoryGroup {
 
     fn join(&mut self, report: MemberReport, _: Instant) -> Result<Joined, GroupError> {
         let (member, restart) = (self.member.clone(), RestartReport::default());
-        self.send(Event::Join { member, report: Box::new(report), restart })?;
+        self.send(Event::Join {
+            member,
+            report: Box::new(report),
+            restart,
+        })?;
         let service = &self.service;
         Ok(Joined {
             run_config: service.config.clone(),
@@ -175,7 +202,10 @@ impl Group for MemoryGroup {
             }
             let patience = deadline.saturating_duration_since(Instant::now());
             if patience.is_zero() {
-                return Err(GroupError::Deadline { waited_for: "a plan", seconds: 0 });
+                return Err(GroupError::Deadline {
+                    waited_for: "a plan",
+                    seconds: 0,
+                });
             }
             inner = self.service.changed.wait_timeout(inner, patience).unwrap().0;
         }
@@ -191,8 +221,15 @@ impl Group for MemoryGroup {
             MemberMessage::Established { generation } => Event::Established { member, generation },
             MemberMessage::Leave { cause } => Event::Leave { member, cause },
             MemberMessage::Recovered(phases) => Event::Recovered { member, phases },
-            MemberMessage::Frozen { generation, state } => Event::Frozen { member, generation, state },
-            MemberMessage::Done(report) => Event::Done { member, report: Box::new(report) },
+            MemberMessage::Frozen { generation, state } => Event::Frozen {
+                member,
+                generation,
+                state,
+            },
+            MemberMessage::Done(report) => Event::Done {
+                member,
+                report: Box::new(report),
+            },
         })
     }
 
@@ -230,7 +267,9 @@ impl Transport for InProcess {
                 .map(Some)
                 .collect()
         });
-        let mine = members[head.rank as usize].take().expect("each rank connects once");
+        let mine = members[head.rank as usize]
+            .take()
+            .expect("each rank connects once");
         Ok(match &self.wrap {
             Some(wrap) => wrap(mine),
             None => mine,
@@ -289,7 +328,10 @@ impl<'a> Run<'a> {
                     })
                 })
                 .collect();
-            ranks.into_iter().map(|rank| rank.join().expect("a rank panicked")).collect()
+            ranks
+                .into_iter()
+                .map(|rank| rank.join().expect("a rank panicked"))
+                .collect()
         });
         let (results, observers) = ended.into_iter().unzip();
         (results, observers, service)
@@ -301,7 +343,10 @@ impl<'a> Run<'a> {
         hub: &Arc<Hub>,
         observer: &mut dyn Observer,
     ) -> Result<Summary, Fatal> {
-        let mut memory = InProcess { hub: Arc::clone(hub), wrap: self.wrap.clone() };
+        let mut memory = InProcess {
+            hub: Arc::clone(hub),
+            wrap: self.wrap.clone(),
+        };
         let mut tcp = TcpTransport::new(IpAddr::V4(Ipv4Addr::LOCALHOST), Duration::from_secs(60));
         let transport: &mut dyn Transport = match self.wire {
             Wire::Memory => &mut memory,
