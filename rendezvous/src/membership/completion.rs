@@ -76,7 +76,12 @@ pub(super) fn exited(
 
 /// Notes the proof that a process has ended; false if it was known already.
 pub(super) fn mark_ended(state: &mut Membership, incarnation: Incarnation) -> bool {
-    state.members.remove(&incarnation);
+    if let Some(member) = state.members.remove(&incarnation) {
+        let start = state.starts.get_mut(&(member.id.pod, member.id.local_rank));
+        if let Some((_, newest)) = start {
+            newest.take_if(|newest| *newest == incarnation);
+        }
+    }
     state.unheard.remove(&incarnation);
     state.ended.insert(incarnation)
 }

@@ -179,7 +179,7 @@ fn is_eligible(state: &Membership, member: &Member, now: Monotonic) -> bool {
         && state
             .starts
             .get(&place)
-            .is_none_or(|(_, newest)| *newest == member.id.incarnation)
+            .is_none_or(|(_, newest)| *newest == Some(member.id.incarnation))
         && state.excluded.get(&member.id.pod).is_none_or(|e| e.until <= now)
         && (state.settings.resume != ResumePolicy::Path
             || state.formed.is_some()

@@ -4,7 +4,7 @@ use super::completion;
 use super::state::{Latch, Member, Membership, Reference};
 use super::{Effect, Ending, Phase};
 use crate::wire::{MemberReport, Refusal, RestartReport};
-use gradsync_formats::identity::{Generation, MemberId};
+use gradsync_formats::identity::{Generation, Incarnation, MemberId};
 use gradsync_formats::manifest::Fingerprints;
 
 /// A join, the first or a later one.
@@ -115,15 +115,17 @@ fn is_superseded(state: &mut Membership, member: &MemberId, restart: &RestartRep
         return true;
     }
     let place = (member.pod.clone(), member.local_rank);
-    match state.starts.get(&place) {
-        Some((number, incarnation)) if *incarnation != member.incarnation && *number >= restart.number => {
-            true
-        }
-        _ => {
-            state.starts.insert(place, (restart.number, member.incarnation));
-            false
-        }
+    let later = |&(number, newest): &(u32, Option<Incarnation>)| match newest {
+        Some(newest) if newest != member.incarnation => number >= restart.number,
+        _ => number > restart.number,
+    };
+    if state.starts.get(&place).is_some_and(later) {
+        return true;
     }
+    state
+        .starts
+        .insert(place, (restart.number, Some(member.incarnation)));
+    false
 }
 
 fn hear_of_generations(state: &mut Membership, report: &MemberReport, effects: &mut Vec<Effect>) {

@@ -182,8 +182,8 @@ pub struct Membership {
     /// Processes and pods that are proven ended.
     pub(super) ended: BTreeSet<Incarnation>,
     pub(super) ended_pods: BTreeSet<PodUid>,
-    /// The newest start of each (pod, local rank): its number and process.
-    pub(super) starts: BTreeMap<(PodUid, u32), (u32, Incarnation)>,
+    /// The newest start of each (pod, local rank): its number, and its process while that is not ended.
+    pub(super) starts: BTreeMap<(PodUid, u32), (u32, Option<Incarnation>)>,
     pub(super) reference: Option<Reference>,
     pub(super) excluded: BTreeMap<PodUid, Exclusion>,
     /// The newest generation whose failed opening was judged.
@@ -214,6 +214,18 @@ impl Membership {
             .iter()
             .flat_map(|f| f.members.iter().map(|m| m.incarnation))
             .collect();
+        let reason = match (&saved.ending, &saved.formed) {
+            (Some(Ending::Complete { .. }), _) => Reason::Complete,
+            (Some(Ending::Failed { error }), _) => Reason::Failed { error: error.clone() },
+            (None, Some(formed)) => Reason::Opening {
+                generation: formed.generation,
+            },
+            (None, None) => Reason::WaitingForWorkers {
+                ready: 0,
+                needed: settings.bounds.least(),
+                left_out: Vec::new(),
+            },
+        };
         Membership {
             highest: saved.formed.as_ref().map_or(Generation::NONE, |f| f.generation),
             formed: saved.formed,
@@ -237,11 +249,7 @@ impl Membership {
             stop: None,
             latch: saved.ending.map_or(Latch::Open, Latch::Closed),
             restarts: saved.restarts,
-            reason: Reason::WaitingForWorkers {
-                ready: 0,
-                needed: settings.bounds.least(),
-                left_out: Vec::new(),
-            },
+            reason,
             settings,
             #[cfg(test)]
             faults: super::model::Faults::default(),
