@@ -226,3 +226,89 @@ fn every_rule_enum_and_bound_is_broken_by_a_manifest_of_the_corpus() {
         "add a manifest to cli/tests/manifests for each of {missing:#?}"
     );
 }
+
+/// The jobs of `good/` and of the examples, as given and with the schema's defaults.
+fn good_jobs() -> Vec<(PathBuf, Value, validate::DefaultedManifest)> {
+    let examples = files("../examples").into_iter().map(|(path, text)| {
+        let given = validate::parse_documents(&text)
+            .expect("YAML")
+            .into_iter()
+            .find(validate::is_training_job);
+        (path, given.expect("an example is a job"))
+    });
+    let good = files("tests/manifests/good")
+        .into_iter()
+        .map(|(path, text)| (path, one(&text)));
+    examples
+        .chain(good)
+        .map(|(path, given)| {
+            let defaulted = validate::check(&given).expect("a good manifest");
+            (path, given, defaulted)
+        })
+        .collect()
+}
+
+#[test]
+fn every_good_manifest_means_the_same_on_a_laptop_and_on_a_cluster() {
+    // On a cluster the API server fills in the schema's defaults; where nobody did, the launcher's own apply.
+    for (path, mut given, defaulted) in good_jobs() {
+        // Nulls count as absent, and are removed by whoever applies the schema.
+        prune_nulls(&mut given["spec"]);
+        let resolve = |spec: &Value| gradsync_formats::run_config::resolve(&defaulted.name, spec);
+        let without = resolve(&given["spec"]).expect("a good manifest can be resolved");
+        let with = resolve(defaulted.spec()).expect("a good manifest can be resolved");
+        assert_eq!(without, with, "{}", path.display());
+    }
+}
+
+#[test]
+fn an_empty_optional_object_means_the_same_as_none() {
+    let (_, text) = files("tests/manifests/good")
+        .into_iter()
+        .find(|(p, _)| p.ends_with("smallest.yaml"))
+        .expect("there");
+    let bare = one(&text);
+    let mut empty = bare.clone();
+    for path in [
+        "/sync",
+        "/sync/allReduce",
+        "/precision",
+        "/accumulation",
+        "/failurePolicy",
+        "/training/optimizer/schedule",
+    ] {
+        let (parent, name) = path.rsplit_once('/').expect("a pointer");
+        let parent = empty.pointer_mut(&format!("/spec{parent}")).expect("there");
+        parent[name] = serde_json::json!({});
+    }
+    let resolve = |manifest: &Value| {
+        let manifest = validate::check(manifest).expect("a good manifest");
+        gradsync_formats::run_config::resolve(&manifest.name, manifest.spec()).expect("can be resolved")
+    };
+    assert_eq!(resolve(&bare), resolve(&empty));
+}
+
+fn prune_nulls(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.retain(|_, v| !v.is_null());
+        map.values_mut().for_each(prune_nulls);
+    }
+}
+
+#[test]
+fn the_types_read_every_good_manifest_and_lose_nothing() {
+    for (path, _, defaulted) in good_jobs() {
+        let typed: gradsync_crds::TrainingJob =
+            serde_json::from_value(defaulted.object.clone()).expect("a job");
+        let written = serde_json::to_value(&typed).expect("JSON");
+        // 1 and 1.0 are the same number.
+        let plain =
+            |v: &Value| serde_json::from_str::<Value>(&v.to_string().replace(".0,", ",").replace(".0}", "}"));
+        assert_eq!(
+            plain(&written["spec"]).expect("JSON"),
+            plain(defaulted.spec()).expect("JSON"),
+            "{}",
+            path.display()
+        );
+    }
+}
