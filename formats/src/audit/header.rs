@@ -43,7 +43,7 @@ pub(super) fn generation_of(opened: &RecordLine) -> Generation {
 
 /// What all `members` have in common; None without members. Differences are violations.
 pub(super) fn common(
-    members: &[(RecordLine, Reader<'_>)],
+    members: &[(RecordLine, Reader<'_, '_>)],
     given: &Given,
     findings: &mut Findings,
 ) -> Result<Option<Run>, AuditError> {
@@ -150,7 +150,11 @@ pub(super) fn common(
 }
 
 /// Where in the data the lineage's first generation began.
-fn origin(members: &[(RecordLine, Reader<'_>)], lineage: &Lineage, findings: &mut Findings) -> DataProgress {
+fn origin(
+    members: &[(RecordLine, Reader<'_, '_>)],
+    lineage: &Lineage,
+    findings: &mut Findings,
+) -> DataProgress {
     let first = lineage.0.first().map(|e| e.generation);
     let mut found: Option<(DataProgress, &str)> = None;
     for (opened, reader) in members {
@@ -204,7 +208,7 @@ fn check_lineage(lineage: &Lineage, findings: &mut Findings) {
 }
 
 /// Members of generations on the lineage were told that lineage up to their own generation.
-fn check_told(members: &[(RecordLine, Reader<'_>)], lineage: &Lineage, findings: &mut Findings) {
+fn check_told(members: &[(RecordLine, Reader<'_, '_>)], lineage: &Lineage, findings: &mut Findings) {
     for (opened, reader) in members {
         let RecordLine::Opened {
             generation,

@@ -15,7 +15,8 @@ const LONGEST_LINE: u64 = 1 << 28;
 pub struct RecordFile<'a> {
     /// Name, such as `records/1-5f0c.jsonl`.
     pub name: String,
-    /// Opens it at its beginning; called once.
+    /// Opens it at its beginning. Called twice: for the first line, and when its generation's turn has
+    /// come, so that no more files are open at once than a generation has members.
     pub open: Box<dyn Fn() -> io::Result<Box<dyn BufRead + 'a>> + 'a>,
 }
 
@@ -34,25 +35,27 @@ pub(super) struct Event {
 }
 
 /// Reads the lines about steps; others are passed by.
-pub(super) struct Reader<'a> {
-    name: String,
-    input: Box<dyn BufRead + 'a>,
+pub(super) struct Reader<'f, 'a> {
+    file: &'f RecordFile<'a>,
+    input: Input<'a>,
     line: u64,
     peeked: Option<Event>,
     torn: bool,
 }
 
-impl<'a> Reader<'a> {
-    /// Opens `file` and reads its first line, which says who wrote it. None: the file is empty, or that
-    /// line is torn.
-    pub(super) fn open(file: &RecordFile<'a>) -> Result<(Option<RecordLine>, Reader<'a>), AuditError> {
-        let input = (file.open)().map_err(|source| AuditError::Io {
-            file: file.name.clone(),
-            source,
-        })?;
+enum Input<'a> {
+    NotOpen,
+    Open(Box<dyn BufRead + 'a>),
+    Ended,
+}
+
+impl<'f, 'a> Reader<'f, 'a> {
+    /// Reads the first line of `file`, which says who wrote it. None: the file is empty, or that line is
+    /// torn.
+    pub(super) fn open(file: &'f RecordFile<'a>) -> Result<(Option<RecordLine>, Reader<'f, 'a>), AuditError> {
         let mut reader = Reader {
-            name: file.name.clone(),
-            input,
+            file,
+            input: Input::NotOpen,
             line: 0,
             peeked: None,
             torn: false,
@@ -62,10 +65,11 @@ impl<'a> Reader<'a> {
             Some(opened @ RecordLine::Opened { version, .. }) => {
                 if version > RECORD_VERSION {
                     return Err(AuditError::Newer {
-                        file: reader.name,
+                        file: file.name.clone(),
                         found: version,
                     });
                 }
+                reader.input = Input::NotOpen;
                 Ok((Some(opened), reader))
             }
             Some(_) => Err(reader.malformed("the first line does not say who wrote the record".into())),
@@ -73,7 +77,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.name
+        &self.file.name
     }
 
     /// Whether the file ended in a torn line.
@@ -113,14 +117,14 @@ impl<'a> Reader<'a> {
 
     fn place(&self) -> Place {
         Place {
-            file: self.name.clone(),
+            file: self.file.name.clone(),
             line: self.line,
         }
     }
 
     fn malformed(&self, problem: String) -> AuditError {
         AuditError::Malformed {
-            file: self.name.clone(),
+            file: self.file.name.clone(),
             line: self.line,
             problem,
         }
@@ -131,14 +135,12 @@ impl<'a> Reader<'a> {
     fn read(&mut self) -> Result<Option<RecordLine>, AuditError> {
         loop {
             let mut bytes = vec![];
-            (&mut self.input)
-                .take(LONGEST_LINE)
-                .read_until(b'\n', &mut bytes)
-                .map_err(|source| AuditError::Io {
-                    file: self.name.clone(),
-                    source,
-                })?;
+            self.read_bytes(&mut bytes).map_err(|source| AuditError::Io {
+                file: self.file.name.clone(),
+                source,
+            })?;
             if bytes.is_empty() {
+                self.input = Input::Ended;
                 return Ok(None);
             }
             self.line += 1;
@@ -151,10 +153,26 @@ impl<'a> Reader<'a> {
                 Ok(None) => {}
                 Err(_) if !ended => {
                     self.torn = true;
+                    self.input = Input::Ended;
                     return Ok(None);
                 }
                 Err(problem) => return Err(self.malformed(problem)),
             }
+        }
+    }
+
+    /// The next line's bytes, none at the end. Opens the file, past the lines that were read before.
+    fn read_bytes(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        if matches!(self.input, Input::NotOpen) {
+            let mut input = (self.file.open)()?;
+            for _ in 0..self.line {
+                input.skip_until(b'\n')?;
+            }
+            self.input = Input::Open(input);
+        }
+        match &mut self.input {
+            Input::Open(input) => input.take(LONGEST_LINE).read_until(b'\n', bytes).map(|_| ()),
+            Input::NotOpen | Input::Ended => Ok(()),
         }
     }
 }

@@ -10,13 +10,13 @@ use crate::record::RecordLine;
 use std::collections::BTreeMap;
 
 /// Walks all generations in order and hands each commit that counts to `steps`.
-pub(super) fn walk<'a>(
+pub(super) fn walk(
     run: &Run,
-    members: Vec<(RecordLine, Reader<'a>)>,
+    members: Vec<(RecordLine, Reader<'_, '_>)>,
     given: &Given,
     steps: &mut Steps<'_>,
 ) -> Result<Vec<GenerationVerdict>, AuditError> {
-    let mut by_generation: BTreeMap<Generation, Vec<Reader<'a>>> = BTreeMap::new();
+    let mut by_generation: BTreeMap<Generation, Vec<Reader<'_, '_>>> = BTreeMap::new();
     for entry in &run.lineage.0 {
         by_generation.entry(entry.generation).or_default();
     }
@@ -57,16 +57,16 @@ fn end_is_open(at: Option<usize>, run: &Run, given: &Given) -> bool {
 }
 
 /// The members of one generation.
-struct Group<'a> {
+struct Group<'f, 'a> {
     generation: Generation,
-    readers: Vec<Reader<'a>>,
+    readers: Vec<Reader<'f, 'a>>,
     commits: Option<(u64, u64)>,
     superseded: Option<(u64, u64)>,
     uncommitted: Option<u64>,
 }
 
-impl<'a> Group<'a> {
-    fn new(generation: Generation, readers: Vec<Reader<'a>>) -> Group<'a> {
+impl<'f, 'a> Group<'f, 'a> {
+    fn new(generation: Generation, readers: Vec<Reader<'f, 'a>>) -> Group<'f, 'a> {
         Group {
             generation,
             readers,

@@ -2,6 +2,8 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn whole_epochs_with_a_short_last_step_are_clean_for_any_world() {
@@ -145,6 +147,55 @@ fn a_generation_that_never_got_going_and_lines_of_later_versions_break_no_rule()
     let verdict = s.judge(&complete()).unwrap();
     assert!(verdict.clean, "{verdict}");
     assert_eq!(verdict.lineage.0.len(), 2, "generation 2 contributed nothing");
+}
+
+/// A record that counts how many of its kind are open.
+struct Counted(Cursor<Vec<u8>>, Arc<AtomicUsize>);
+
+impl std::io::Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl std::io::BufRead for Counted {
+    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+        self.0.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.0.consume(amount);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn no_more_records_are_open_at_once_than_a_generation_has_members() {
+    let mut s = Simulation::new(Length::Epochs(1));
+    for _ in 0..6 {
+        s.form(3, None);
+        s.steps(1);
+    }
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+    let files: Vec<RecordFile<'_>> = s
+        .records
+        .iter()
+        .map(|record| RecordFile {
+            name: record.name.clone(),
+            open: Box::new(|| {
+                most.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                Ok(Box::new(Counted(Cursor::new(record.bytes()), open.clone())))
+            }),
+        })
+        .collect();
+    assert!(audit(&files, &complete()).unwrap().clean);
+    assert_eq!(most.load(Ordering::Relaxed), 3);
+    assert_eq!(open.load(Ordering::Relaxed), 0);
 }
 
 proptest! {

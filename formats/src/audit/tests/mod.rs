@@ -27,6 +27,19 @@ pub(super) struct Record {
     pub(super) tail: Vec<u8>,
 }
 
+impl Record {
+    /// The content of its file.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![];
+        for line in &self.lines {
+            serde_json::to_writer(&mut bytes, line).unwrap();
+            bytes.push(b'\n');
+        }
+        bytes.extend(&self.tail);
+        bytes
+    }
+}
+
 /// A made-up run that keeps every rule.
 pub(super) struct Simulation {
     pub(super) records: Vec<Record>,
@@ -198,17 +211,9 @@ impl Simulation {
 pub(super) fn judge(records: &[Record], given: &Given) -> Result<Verdict, AuditError> {
     let files: Vec<RecordFile<'_>> = records
         .iter()
-        .map(|record| {
-            let mut bytes = vec![];
-            for line in &record.lines {
-                serde_json::to_writer(&mut bytes, line).unwrap();
-                bytes.push(b'\n');
-            }
-            bytes.extend(&record.tail);
-            RecordFile {
-                name: record.name.clone(),
-                open: Box::new(move || Ok(Box::new(Cursor::new(bytes.clone())))),
-            }
+        .map(|record| RecordFile {
+            name: record.name.clone(),
+            open: Box::new(|| Ok(Box::new(Cursor::new(record.bytes())))),
         })
         .collect();
     audit(&files, given)
