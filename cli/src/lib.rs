@@ -2,6 +2,8 @@
 //!
 //! `validate` judges a manifest without a cluster; `commands` holds one module for each subcommand.
 
+pub mod audit;
+pub mod checkpoint;
 pub mod commands;
 pub mod run;
 pub mod validate;

@@ -1,5 +1,8 @@
 //! One module for each subcommand: its arguments and what it does with them.
 
+pub mod audit;
+pub mod checkpoint;
+pub mod format;
 pub mod validate;
 
 use clap::{Parser, Subcommand};
@@ -19,6 +22,10 @@ pub struct Cli {
 pub enum Command {
     /// Check manifests as the API server would, without a cluster.
     Validate(validate::ValidateArgs),
+    /// Prove from the run record that each epoch used every sample exactly once.
+    Audit(audit::AuditArgs),
+    /// List, inspect or export checkpoints.
+    Checkpoint(checkpoint::CheckpointArgs),
 }
 
 impl Cli {
@@ -29,6 +36,8 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Validate(args) => args.run(),
+            Command::Audit(args) => args.run(),
+            Command::Checkpoint(args) => args.run(),
         }
     }
 }
