@@ -54,7 +54,7 @@ impl Default for ClientOptions {
 pub enum ClientError {
     /// The service said no, and would again.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(Box<Refusal>),
     /// The service did not answer before the deadline. Training goes on without it; try again.
     #[error("reach the rendezvous at {url}: no answer for {} s, last: {last}", .waited.as_secs())]
     Unreachable {
@@ -235,7 +235,7 @@ impl PodClient {
                     };
                     (refusal.to_string(), pauses.next().max(asked))
                 }
-                Try::Refused(refusal) => return Err(refusal.into()),
+                Try::Refused(refusal) => return Err(ClientError::Refused(Box::new(refusal))),
                 Try::Failed(error) => (error, pauses.next()),
             };
             let waited = start.elapsed();
@@ -336,10 +336,10 @@ fn is_lost_sight(refusal: &Refusal) -> bool {
 fn check_protocol(given: ProtocolVersion) -> Result<(), ClientError> {
     match PROTOCOL_VERSION.talks_to(given) {
         true => Ok(()),
-        false => Err(ClientError::Refused(Refusal::ProtocolVersion {
+        false => Err(ClientError::Refused(Box::new(Refusal::ProtocolVersion {
             supported: PROTOCOL_VERSION,
             given,
-        })),
+        }))),
     }
 }
 

@@ -191,7 +191,7 @@ pub(super) fn router<A: Authenticator>(gate: Arc<Gate<A>>) -> Router {
             JOIN_PATH,
             post(simple::<A, _, _>(|identity, request, reply| Command::Join {
                 identity,
-                request,
+                request: Box::new(request),
                 reply,
             })),
         )
@@ -199,7 +199,7 @@ pub(super) fn router<A: Authenticator>(gate: Arc<Gate<A>>) -> Router {
             REPORT_PATH,
             post(simple::<A, _, _>(|identity, request, reply| Command::Report {
                 identity,
-                request,
+                request: Box::new(request),
                 reply,
             })),
         )
@@ -223,17 +223,15 @@ pub(super) fn router<A: Authenticator>(gate: Arc<Gate<A>>) -> Router {
         .with_state(gate)
 }
 
+/// An answer on its way.
+type Answering = std::pin::Pin<Box<dyn Future<Output = Response> + Send>>;
 /// Makes a command of a pod's request, to be answered through the sender.
 type Make<T, R> = fn(PodIdentity, T, oneshot::Sender<Answer<R>>) -> Command;
 
 /// A handler for a request that is answered at once.
 fn simple<A, T, R>(
     make: Make<T, R>,
-) -> impl Fn(State<Arc<Gate<A>>>, HeaderMap, Body) -> std::pin::Pin<Box<dyn Future<Output = Response> + Send>>
-+ Clone
-+ Send
-+ Sync
-+ 'static
+) -> impl Fn(State<Arc<Gate<A>>>, HeaderMap, Body) -> Answering + Clone + Send + Sync + 'static
 where
     A: Authenticator,
     T: DeserializeOwned + Send + 'static,

@@ -38,12 +38,12 @@ type Reply<T> = oneshot::Sender<Answer<T>>;
 pub(super) enum Command {
     Join {
         identity: PodIdentity,
-        request: JoinRequest,
+        request: Box<JoinRequest>,
         reply: Reply<JoinReply>,
     },
     Report {
         identity: PodIdentity,
-        request: ReportRequest,
+        request: Box<ReportRequest>,
         reply: Reply<ReportReply>,
     },
     Beat {
@@ -195,12 +195,12 @@ impl<P: Persist> Actor<P> {
                 identity,
                 request,
                 reply,
-            } => drop(reply.send(self.join(identity, request).await)),
+            } => drop(reply.send(self.join(identity, *request).await)),
             Command::Report {
                 identity,
                 request,
                 reply,
-            } => drop(reply.send(self.report(&identity, request).await)),
+            } => drop(reply.send(self.report(&identity, *request).await)),
             Command::Beat {
                 identity,
                 request,

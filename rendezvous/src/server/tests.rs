@@ -110,11 +110,11 @@ impl Bench {
     }
 
     async fn join(&self, slot: u32, report: MemberReport) -> task::Answer<JoinReply> {
-        let request = JoinRequest {
+        let request = Box::new(JoinRequest {
             member: member(slot),
             report,
             restart: RestartReport::default(),
-        };
+        });
         let identity = identity(slot);
         self.ask(|reply| Command::Join {
             identity,
@@ -163,12 +163,12 @@ impl Bench {
     }
 
     async fn established(&self, slot: u32, generation: u64) -> task::Answer<crate::wire::ReportReply> {
-        let request = crate::wire::ReportRequest {
+        let request = Box::new(crate::wire::ReportRequest {
             member: member(slot),
             message: crate::wire::MemberMessage::Established {
                 generation: Generation(generation),
             },
-        };
+        });
         let identity = identity(slot);
         self.ask(|reply| Command::Report {
             identity,
@@ -278,7 +278,7 @@ async fn completion_is_acknowledged_only_once_it_is_saved() {
     };
     let report = |reply| Command::Report {
         identity: identity(0),
-        request: done(),
+        request: Box::new(done()),
         reply,
     };
     assert!(matches!(
@@ -296,11 +296,11 @@ async fn completion_is_acknowledged_only_once_it_is_saved() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_speaks_for_its_own_ranks_only_and_not_after_its_end() {
     let bench = bench(2, &Memory::default());
-    let request = JoinRequest {
+    let request = Box::new(JoinRequest {
         member: member(1),
         report: bench.idle(0),
         restart: RestartReport::default(),
-    };
+    });
     let foreign = |reply| Command::Join {
         identity: identity(0),
         request,

@@ -6,7 +6,9 @@
 //! replays it: `GRADSYNC_MODEL_SEED=N cargo test -p gradsync-rendezvous model`.
 
 mod checker;
+mod members;
 mod process;
+mod services;
 mod world;
 
 use world::World;
