@@ -1,8 +1,6 @@
 //! The simulated world: services, store, processes, links, and the messages under way.
 
-use super::super::{
-    Backoff, Event, Formed, Membership, Monotonic, NewGeneration, Settings, SizeBounds,
-};
+use super::super::{Backoff, Event, Formed, Membership, Monotonic, NewGeneration, Settings, SizeBounds};
 use super::checker::Checker;
 use super::process::{Checkpoint, Process};
 use super::{Faults, Random, Tally};
