@@ -132,10 +132,11 @@ fn walk(
     let folders = folders(store, job)?;
     let found;
     let lineage = match lineage {
-        Some(given) => given,
+        Some(given) => Some(given),
         None => {
             found = newest_lineage(store, job, &folders)?;
-            &found
+            // Without any manifest to tell, a folder is judged by its content alone.
+            Some(&found).filter(|lineage| !lineage.0.is_empty())
         }
     };
     let mut listing = Listing::default();
@@ -161,10 +162,10 @@ fn judge(
     store: &dyn Store,
     job: &JobUid,
     position: Position,
-    lineage: &Lineage,
+    lineage: Option<&Lineage>,
     expected: Option<&Fingerprints>,
 ) -> Result<Whole, PassReason> {
-    if !lineage.contains(position) {
+    if lineage.is_some_and(|lineage| !lineage.contains(position)) {
         return Err(PassReason::Superseded);
     }
     let path = path_of(job, position);
