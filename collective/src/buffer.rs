@@ -92,6 +92,7 @@ pub struct Buffer {
     elements: usize,
     dtype: DType,
     readiness: Option<Arc<dyn Readiness>>,
+    content_hash: bool,
 }
 
 impl Buffer {
@@ -118,6 +119,7 @@ impl Buffer {
             elements: bytes / dtype.size(),
             dtype,
             readiness: None,
+            content_hash: false,
         })
     }
 
@@ -157,6 +159,15 @@ impl Buffer {
     pub fn with_readiness(self, readiness: Arc<dyn Readiness>) -> Buffer {
         Buffer {
             readiness: Some(readiness),
+            ..self
+        }
+    }
+
+    /// The same buffer, whose operation is to report the [content hash](crate::agreement) of what the
+    /// buffer holds afterwards: an all-reduce takes it on the way, while the bytes are in the cache.
+    pub fn with_content_hash(self) -> Buffer {
+        Buffer {
+            content_hash: true,
             ..self
         }
     }
@@ -209,6 +220,10 @@ impl Buffer {
 
     pub(crate) fn lease(&self, exclusive: bool) -> Result<Lease, BufferError> {
         Lease::take(&self.region, self.start, self.byte_len(), exclusive)
+    }
+
+    pub(crate) fn wants_content_hash(&self) -> bool {
+        self.content_hash
     }
 
     pub(crate) fn readiness(&self) -> Option<Arc<dyn Readiness>> {

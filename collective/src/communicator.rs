@@ -142,6 +142,10 @@ impl Issued {
         }
     }
 
+    pub(crate) fn wants_content_hash(&self) -> bool {
+        self.buffer.as_ref().is_some_and(Buffer::wants_content_hash)
+    }
+
     /// True if the buffer is written.
     pub(crate) fn writes(&self, rank: usize) -> bool {
         match self.operation.kind {

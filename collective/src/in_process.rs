@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use crate::agreement::segment_hash;
 use crate::buffer::Buffer;
 use crate::communicator::{Communicator, GroupIdentity, Issued, partition};
 use crate::element::DType;
@@ -49,9 +50,18 @@ struct Waiting {
     operation: Operation,
     peer: Option<usize>,
     lease: Option<Lease>,
+    wants_hash: bool,
     completion: Arc<Completion>,
     issued: Instant,
     position: u64,
+}
+
+impl Waiting {
+    fn content_hash(&self) -> Option<u64> {
+        let bytes = self.lease.as_ref().map_or(&[][..], Lease::bytes);
+        self.wants_hash
+            .then(|| segment_hash(self.operation.dtype, bytes, 0))
+    }
 }
 
 #[derive(Default)]
@@ -190,19 +200,13 @@ impl State {
             parties.extend(head.map(|head| (*rank, head)));
         }
         carry_out(&mut parties, world);
-        for (
-            _,
-            Waiting {
-                lease,
-                completion,
-                issued,
-                ..
-            },
-        ) in parties
-        {
-            drop(lease);
-            completion.complete(Ok(Moved {
-                wire_time: issued.elapsed(),
+        for (_, waiting) in parties {
+            let content_hash = waiting.content_hash();
+            let wire_time = waiting.issued.elapsed();
+            drop(waiting.lease);
+            waiting.completion.complete(Ok(Moved {
+                wire_time,
+                content_hash,
                 ..Moved::default()
             }));
         }
@@ -315,6 +319,7 @@ impl Member {
             operation: issued.operation,
             peer: issued.peer,
             lease,
+            wants_hash: issued.wants_content_hash(),
             completion: completion.clone(),
             issued: Instant::now(),
             position: lane.issued,

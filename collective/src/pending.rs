@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::CollectiveError;
 
-/// What an operation moved.
+/// What an operation moved. The sum of several has no content hash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes this member sent, headers included.
@@ -14,6 +14,8 @@ pub struct Moved {
     pub bytes_received: u64,
     /// Time from the operation's turn on its channel until it was complete.
     pub wire_time: Duration,
+    /// Content hash of the buffer afterwards, if the buffer asked for it.
+    pub content_hash: Option<u64>,
 }
 
 impl std::ops::AddAssign for Moved {
@@ -21,6 +23,8 @@ impl std::ops::AddAssign for Moved {
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;
         self.wire_time += other.wire_time;
+        // Hashes of different buffers have no sum that means anything.
+        self.content_hash = None;
     }
 }
 

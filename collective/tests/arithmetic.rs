@@ -261,6 +261,34 @@ fn i8_bytes_on_the_wire_are_those_of_the_algorithm_and_headers() {
 }
 
 #[test]
+fn the_content_hash_taken_on_the_way_is_that_of_the_whole_buffer() {
+    use gradsync_collective::agreement::buffer_hash;
+    for world in [1, 3] {
+        for (name, group) in transports(world) {
+            each_rank(&group, |rank, member| {
+                for elements in [0usize, 5, 16_000, 16_500, 777_777] {
+                    let values: Vec<f32> = (0..elements).map(|i| value(3, rank, i) as f32).collect();
+                    let own = Buffer::from_slice(&values).unwrap();
+                    let asking = own.clone().with_content_hash();
+                    let reduce = |buffer: Buffer| {
+                        let op = ReduceOp::Sum;
+                        member
+                            .all_reduce(Channel::Gradients, buffer, op, WireType::Same)
+                            .wait(soon())
+                            .unwrap()
+                    };
+                    let hash = reduce(asking.clone()).content_hash;
+                    assert_eq!(hash, Some(buffer_hash(&own).unwrap()), "{name}: {elements}");
+                    assert_eq!(reduce(own.clone()).content_hash, None);
+                    let gathered = member.all_gather(Channel::State, asking).wait(soon()).unwrap();
+                    assert_eq!(gathered.content_hash, Some(buffer_hash(&own).unwrap()), "{name}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
 fn many_operations_in_flight_on_all_channels_keep_to_their_order() {
     for (name, group) in transports(3) {
         each_rank(&group, |rank, member| {

@@ -1,5 +1,6 @@
 //! Developer tasks: `cargo xtask <task>`.
 
+mod bench;
 mod crds;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +18,9 @@ struct Cli {
 enum Task {
     /// Write the CustomResourceDefinition, or check that it is up to date.
     Crds(crds::CrdsArgs),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {
@@ -25,6 +29,7 @@ fn main() -> ExitCode {
         .unwrap_or(Path::new("."));
     let done = match Cli::parse().task {
         Task::Crds(args) => crds::run(root, &args),
+        Task::Bench(bench) => bench::run(bench),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

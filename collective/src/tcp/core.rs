@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
+use crate::agreement::segment_hash;
 use crate::buffer::{Buffer, Readiness};
 use crate::communicator::{Communicator, GroupIdentity, Issued};
 use crate::error::{AbortCause, CollectiveError};
@@ -28,6 +29,7 @@ pub(super) struct Queued {
     pub(super) operation: Operation,
     pub(super) partner: Option<usize>,
     pub(super) lease: Option<Lease>,
+    pub(super) wants_hash: bool,
     pub(super) readiness: Option<Arc<dyn Readiness>>,
     pub(super) issued: Instant,
     pub(super) completion: Arc<Completion>,
@@ -311,14 +313,21 @@ impl Member {
             None => None,
         };
         inbox.checksum = sequence::extend(inbox.checksum, &issued.operation);
+        let wants_hash = issued.wants_content_hash();
         if identity.world_size == 1 {
-            return Pending::ready(Ok(Moved::default()));
+            let bytes = lease.as_ref().map_or(&[][..], Lease::bytes);
+            let content_hash = wants_hash.then(|| segment_hash(issued.operation.dtype, bytes, 0));
+            return Pending::ready(Ok(Moved {
+                content_hash,
+                ..Moved::default()
+            }));
         }
         let completion = Arc::new(Completion::default());
         inbox.queue.push_back(Queued {
             operation: issued.operation,
             partner: issued.peer,
             lease,
+            wants_hash,
             readiness: issued.buffer.as_ref().and_then(Buffer::readiness),
             issued: Instant::now(),
             completion: completion.clone(),

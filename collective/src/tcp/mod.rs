@@ -7,10 +7,12 @@
 //! an I/O thread of its own that works through its operations in order; see `lane`.
 
 mod connect_error;
+mod connection;
 mod core;
 mod door;
 mod frame;
 mod hello;
+mod in_hand;
 mod lane;
 mod link;
 mod mesh;
