@@ -312,3 +312,62 @@ fn the_types_read_every_good_manifest_and_lose_nothing() {
         );
     }
 }
+
+/// Pointers to all nodes below `value`.
+fn pointers(at: &str, value: &Value, found: &mut Vec<String>) {
+    found.push(at.to_owned());
+    for (name, child) in value.as_object().into_iter().flatten() {
+        pointers(&format!("{at}/{name}"), child, found);
+    }
+    for (i, child) in value.as_array().into_iter().flatten().enumerate() {
+        pointers(&format!("{at}/{i}"), child, found);
+    }
+}
+
+#[test]
+fn whatever_stands_in_a_field_there_is_a_verdict_and_what_passes_can_be_resolved() {
+    let (_, text) = files("tests/manifests/good")
+        .into_iter()
+        .find(|(p, _)| p.ends_with("every-field.yaml"))
+        .expect("there");
+    let good = one(&text);
+    let mut places = vec![];
+    pointers("/spec", &good["spec"], &mut places);
+    assert!(places.len() > 50, "the manifest has every field");
+    let strange = serde_json::json!([
+        null,
+        "x",
+        "",
+        0,
+        -1,
+        1.5,
+        1e300,
+        1_000_000_000_000_000_i64,
+        true,
+        [],
+        [null],
+        {}
+    ]);
+    let (mut refused, mut passed) = (0, 0);
+    for place in &places {
+        for value in strange.as_array().into_iter().flatten() {
+            let mut manifest = good.clone();
+            *manifest.pointer_mut(place).expect("a place") = value.clone();
+            match validate::check(&manifest) {
+                Err(problems) => {
+                    refused += 1;
+                    assert!(!problems.is_empty(), "{place} = {value}");
+                    // A rule that cannot be evaluated would be a gap in the schema.
+                    let gap = problems.iter().find(|p| p.detail.contains("cannot be evaluated"));
+                    assert!(gap.is_none(), "{place} = {value}: {gap:?}");
+                }
+                Ok(manifest) => {
+                    passed += 1;
+                    let resolved = gradsync_formats::run_config::resolve(&manifest.name, manifest.spec());
+                    assert!(resolved.is_ok(), "{place} = {value} passes, but {resolved:?}");
+                }
+            }
+        }
+    }
+    assert!(refused > 300 && passed > 50, "{refused} refused, {passed} passed");
+}

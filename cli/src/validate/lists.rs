@@ -35,6 +35,18 @@ fn node(path: &str, value: &Value, schema: &Value, problems: &mut Vec<Problem>) 
 }
 
 fn duplicates(path: &str, items: &[Value], keys: &[Value], problems: &mut Vec<Problem>) {
+    if let Some((i, item)) = items
+        .iter()
+        .enumerate()
+        .find(|(_, item)| !item.is_object() && !item.is_null())
+    {
+        let detail = format!(
+            "Invalid value: {}: must be an object for an array of list-type map",
+            printed(item)
+        );
+        problems.push(Problem::new(format!("{path}[{i}]"), Check::Type, detail));
+        return;
+    }
     let mut seen: Vec<(Map<String, Value>, bool)> = vec![];
     for (i, item) in items.iter().enumerate() {
         let own: Map<String, Value> = keys

@@ -13,8 +13,10 @@ pub enum Check {
     Metadata,
     /// A field that the schema does not have.
     UnknownField,
-    /// `type` or `format`.
+    /// `type`, or `format` where a value of another type would be needed.
     Type,
+    /// A number that is too large for its `format`.
+    Format,
     /// `required`.
     Required,
     /// `enum`.
@@ -104,13 +106,24 @@ pub(super) fn child(path: &str, name: &str) -> String {
 
 /// A value as the API server prints it: texts quoted, numbers bare, the rest as JSON.
 pub(super) fn printed(value: &Value) -> String {
-    value.to_string()
+    match value.as_f64() {
+        Some(number) if value.is_f64() => go_float(number),
+        _ => value.to_string(),
+    }
 }
 
-/// A bound as the API server prints it: a whole number without a fraction.
-pub(super) fn bound(value: &Value) -> String {
-    match value.as_f64() {
-        Some(number) if number.fract() == 0.0 => format!("{number:.0}"),
-        _ => value.to_string(),
+/// A float as Go prints it: with an exponent below 1e-4 and from 1e6 on.
+pub(super) fn go_float(number: f64) -> String {
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else {
+        return scientific;
+    };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if (-4..6).contains(&exponent) => format!("{number}"),
+        Ok(exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        Err(_) => format!("{number}"),
     }
 }

@@ -1,7 +1,7 @@
 //! The structural schema: types, formats, bounds, patterns, enums, required fields; messages in the API server's
 //! words.
 
-use super::problem::{Check, Problem, bound, child, printed};
+use super::problem::{Check, Problem, child, go_float, printed};
 use serde_json::Value;
 
 /// Everything in `object` that the schema does not allow.
@@ -14,14 +14,13 @@ pub(super) fn check(object: &Value, schema: &Value) -> Vec<Problem> {
 fn node(path: &str, value: &Value, schema: &Value, problems: &mut Vec<Problem>) {
     if let Some(problem) = type_problem(path, value, schema) {
         problems.push(problem);
+        problems.extend(bound_problem(path, value, schema));
+        problems.extend(enum_problem(path, value, schema));
         return;
     }
+    problems.extend(bound_problem(path, value, schema));
+    problems.extend(format_problem(path, value, schema));
     match value {
-        Value::Number(number) => {
-            if let Some((check, what)) = number_problem(number.as_f64().unwrap_or(f64::NAN), schema) {
-                problems.push(invalid(path, check, value, &what));
-            }
-        }
         Value::String(text) => {
             let length = text.chars().count() as u64;
             // The first of these that applies is the one that is told.
@@ -82,19 +81,22 @@ fn node(path: &str, value: &Value, schema: &Value, problems: &mut Vec<Problem>) 
                 }
             }
         }
-        Value::Null | Value::Bool(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
-    if let Some(values) = schema["enum"].as_array()
-        && !values.contains(value)
-    {
-        let values: Vec<String> = values.iter().map(printed).collect();
-        let detail = format!(
-            "Unsupported value: {}: supported values: {}",
-            printed(value),
-            values.join(", ")
-        );
-        problems.push(Problem::new(path, Check::Enum, detail));
-    }
+    problems.extend(enum_problem(path, value, schema));
+}
+
+fn enum_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
+    let values = schema["enum"]
+        .as_array()
+        .filter(|values| !values.contains(value))?;
+    let values: Vec<String> = values.iter().map(printed).collect();
+    let given = printed(value);
+    let detail = format!(
+        "Unsupported value: {given}: supported values: {}",
+        values.join(", ")
+    );
+    Some(Problem::new(path, Check::Enum, detail))
 }
 
 fn invalid(path: &str, check: Check, value: &Value, what: &str) -> Problem {
@@ -102,10 +104,17 @@ fn invalid(path: &str, check: Check, value: &Value, what: &str) -> Problem {
     Problem::new(path, check, detail)
 }
 
+/// Whether it is a whole number that an integer field can hold.
+fn is_integer(value: &Value) -> bool {
+    value.is_i64()
+        || value
+            .as_f64()
+            .is_some_and(|f| f.fract() == 0.0 && f.abs() < 9.2e18)
+}
+
 fn type_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
-    let is_integer = |v: &Value| v.as_f64().is_some_and(|f| f.fract() == 0.0);
     let wanted = if schema["x-kubernetes-int-or-string"] == true {
-        if value.is_string() || (value.is_number() && is_integer(value)) {
+        if value.is_string() || is_integer(value) {
             return None;
         }
         "integer,string"
@@ -116,7 +125,7 @@ fn type_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
             "array" => value.is_array(),
             "string" => value.is_string(),
             "boolean" => value.is_boolean(),
-            "integer" => value.is_number() && is_integer(value),
+            "integer" => is_integer(value),
             "number" => value.is_number(),
             _ => true,
         };
@@ -125,26 +134,49 @@ fn type_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
         }
         wanted
     };
-    // A fraction where an integer of some width belongs is told in the words of the width.
-    let (wanted, fraction) = match schema["format"].as_str() {
-        Some(width) if value.is_number() => (width, "float64"),
-        _ => (wanted, "number"),
+    let (wanted, given) = match (schema["format"].as_str(), value) {
+        // The API server's words for what cannot have the format of an integer.
+        (Some(format), Value::Number(_)) if is_integer(value) => (format, "int64"),
+        (Some(format), Value::Number(_)) => (format, "float64"),
+        (Some(format), Value::Bool(_) | Value::Object(_)) => (format, ""),
+        (_, Value::Null) => (wanted, "null"),
+        (_, Value::Bool(_)) => (wanted, "boolean"),
+        (_, Value::Number(_)) if is_integer(value) => (wanted, "integer"),
+        (_, Value::Number(_)) => (wanted, "number"),
+        (_, Value::String(_)) => (wanted, "string"),
+        (_, Value::Array(_)) => (wanted, "array"),
+        (_, Value::Object(_)) => (wanted, "object"),
     };
-    let given = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) if is_integer(value) => "integer",
-        Value::Number(_) => fraction,
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    let subject = if path.is_empty() { "" } else { " in body" };
-    let detail = format!("Invalid value: \"{given}\": {path}{subject} must be of type {wanted}: \"{given}\"");
+    let detail = format!("Invalid value: \"{given}\": {path} in body must be of type {wanted}: \"{given}\"");
     Some(Problem::new(path, Check::Type, detail))
 }
 
-fn number_problem(number: f64, schema: &Value) -> Option<(Check, String)> {
+/// A value of the right type that its format cannot hold.
+fn format_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
+    match (schema["format"].as_str()?, value) {
+        ("date-time", Value::String(text)) if text.parse::<jiff::Timestamp>().is_err() => {
+            let detail = format!("Invalid value: {value}: {path} in body must be of type date-time: {value}");
+            Some(Problem::new(path, Check::Type, detail))
+        }
+        ("int32", Value::Number(_)) if value.as_f64().is_some_and(|f| f.abs() > f64::from(i32::MAX)) => {
+            let detail = format!(
+                "Invalid value: \"\": Checked value must be of type integer with format int32 in {path}"
+            );
+            Some(Problem::new(path, Check::Format, detail))
+        }
+        _ => None,
+    }
+}
+
+/// A number beyond its bounds.
+fn bound_problem(path: &str, value: &Value, schema: &Value) -> Option<Problem> {
+    let number = value.as_f64()?;
+    // Bounds are printed in the form of the number that is held against them.
+    let bound = |bound: &Value| match bound.as_f64() {
+        Some(whole) if is_integer(value) && whole.fract() == 0.0 => format!("{whole:.0}"),
+        Some(bound) => go_float(bound),
+        None => bound.to_string(),
+    };
     if let Some(max) = schema["maximum"].as_f64() {
         let exclusive = schema["exclusiveMaximum"] == true;
         if number > max || (exclusive && number >= max) {
@@ -153,19 +185,20 @@ fn number_problem(number: f64, schema: &Value) -> Option<(Check, String)> {
             } else {
                 "be less than or equal to"
             };
-            return Some((Check::Maximum, format!("{what} {}", bound(&schema["maximum"]))));
+            let what = format!("{what} {}", bound(&schema["maximum"]));
+            return Some(invalid(path, Check::Maximum, value, &what));
         }
     }
-    if let Some(min) = schema["minimum"].as_f64() {
-        let exclusive = schema["exclusiveMinimum"] == true;
-        if number < min || (exclusive && number <= min) {
-            let what = if exclusive {
-                "be greater than"
-            } else {
-                "be greater than or equal to"
-            };
-            return Some((Check::Minimum, format!("{what} {}", bound(&schema["minimum"]))));
-        }
+    let min = schema["minimum"].as_f64()?;
+    let exclusive = schema["exclusiveMinimum"] == true;
+    if number < min || (exclusive && number <= min) {
+        let what = if exclusive {
+            "be greater than"
+        } else {
+            "be greater than or equal to"
+        };
+        let what = format!("{what} {}", bound(&schema["minimum"]));
+        return Some(invalid(path, Check::Minimum, value, &what));
     }
     None
 }
@@ -173,4 +206,32 @@ fn number_problem(number: f64, schema: &Value) -> Option<(Check, String)> {
 /// Whether `text` matches `pattern`. A pattern that does not compile matches nothing; a test compiles all of them.
 fn matches(pattern: &str, text: &str) -> bool {
     regex::Regex::new(pattern).is_ok_and(|r| r.is_match(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SCHEMA;
+    use super::*;
+
+    fn patterns(schema: &Value, found: &mut Vec<String>) {
+        found.extend(schema["pattern"].as_str().map(str::to_owned));
+        schema["properties"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .for_each(|(_, child)| patterns(child, found));
+        if schema["items"].is_object() {
+            patterns(&schema["items"], found);
+        }
+    }
+
+    #[test]
+    fn every_pattern_compiles() {
+        let mut found = vec![];
+        patterns(&SCHEMA, &mut found);
+        assert!(found.len() >= 3, "the walk finds patterns");
+        for pattern in found {
+            assert!(regex::Regex::new(&pattern).is_ok(), "{pattern}");
+        }
+    }
 }
