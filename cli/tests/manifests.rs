@@ -113,8 +113,14 @@ fn every_good_manifest_passes() {
 #[test]
 fn every_example_is_a_valid_job() {
     for (path, text) in files("../examples") {
-        if let Err(error) = validate::only_job(&text) {
-            panic!("{}: {error}", path.display());
+        let documents = validate::parse_documents(&text).expect("YAML");
+        let jobs: Vec<_> = documents
+            .iter()
+            .filter(|d| validate::is_training_job(d))
+            .collect();
+        assert_eq!(jobs.len(), 1, "{}: an example holds one job", path.display());
+        if let Err(problems) = validate::check(jobs[0]) {
+            panic!("{}: {problems:#?}", path.display());
         }
     }
 }

@@ -123,16 +123,17 @@ fn yaml_is_read_as_kubectl_reads_it() {
         "workers: {replicas: 2}",
         "workers: {template: {spec: {volumes: [{name: c, configMap: {name: c, defaultMode: 0644}}]}}}",
     );
-    let manifest = gradsync::validate::only_job(&text).expect("a good manifest");
-    let mode = &manifest.spec()["workers"]["template"]["spec"]["volumes"][0]["configMap"]["defaultMode"];
-    assert_eq!(*mode, 0o644);
-    let yes = GOOD.replace("learningRate: 1", "learningRate: 1, momentum: 0.9, nesterov: yes");
-    assert_eq!(
-        gradsync::validate::only_job(&yes)
+    let spec = |text: &str| {
+        let documents = gradsync::validate::parse_documents(text).expect("YAML");
+        gradsync::validate::check(&documents[0])
             .expect("a good manifest")
-            .spec()["training"]["optimizer"]["nesterov"],
-        true
-    );
+            .spec()
+            .clone()
+    };
+    let volume = &spec(&text)["workers"]["template"]["spec"]["volumes"][0];
+    assert_eq!(volume["configMap"]["defaultMode"], 0o644);
+    let yes = GOOD.replace("learningRate: 1", "learningRate: 1, momentum: 0.9, nesterov: yes");
+    assert_eq!(spec(&yes)["training"]["optimizer"]["nesterov"], true);
 }
 
 #[test]

@@ -7,7 +7,6 @@
 
 mod defaults;
 mod lists;
-mod load;
 mod metadata;
 mod problem;
 mod rules;
@@ -15,7 +14,6 @@ mod schema;
 mod unknown;
 mod yaml;
 
-pub use load::{LoadError, only_job};
 pub use problem::{Check, Problem};
 pub use yaml::{SyntaxError, parse_documents};
 
