@@ -1,5 +1,6 @@
 //! The handle of an issued operation, and the cell through which its result comes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -88,6 +89,7 @@ impl std::fmt::Debug for Pending {
 pub(crate) struct Completion {
     result: Mutex<Option<Result<Moved, CollectiveError>>>,
     done: Condvar,
+    overdue: AtomicBool,
 }
 
 impl Completion {
@@ -98,6 +100,15 @@ impl Completion {
             *state = Some(result);
             self.done.notify_all();
         }
+    }
+
+    /// Says that the waiter has lost its patience.
+    pub(crate) fn mark_overdue(&self) {
+        self.overdue.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.overdue.load(Ordering::Acquire)
     }
 
     fn state(&self) -> MutexGuard<'_, Option<Result<Moved, CollectiveError>>> {

@@ -5,6 +5,8 @@ mod common;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -271,6 +273,50 @@ fn a_buffer_is_not_touched_before_it_is_ready() {
             cause: AbortCause::Stop
         })
     );
+}
+
+/// Content whose readiness takes the I/O thread a while to find out, whatever it is told.
+struct Slow {
+    entered: Mutex<Sender<()>>,
+    abort_begins: AtomicBool,
+    events: Mutex<Vec<&'static str>>,
+}
+
+impl Readiness for Slow {
+    fn wait_until(&self, _until: Instant) -> bool {
+        let _ = self.entered.lock().unwrap().send(());
+        while !self.abort_begins.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // Time enough for an abort that does not wait to come back.
+        for _ in 0..2000 {
+            std::thread::yield_now();
+        }
+        self.events.lock().unwrap().push("the thread is done");
+        false
+    }
+}
+
+#[test]
+fn abort_returns_only_when_no_thread_is_at_a_buffer_any_more() {
+    let group = tcp(2);
+    let (entered, has_entered) = channel();
+    let slow = Arc::new(Slow {
+        entered: Mutex::new(entered),
+        abort_begins: AtomicBool::new(false),
+        events: Mutex::default(),
+    });
+    let own = zeros(8, DType::F32).with_readiness(slow.clone());
+    let pending = group[0].all_reduce(GRADIENTS, own, ReduceOp::Sum, WireType::Same);
+    has_entered.recv_timeout(Duration::from_secs(60)).unwrap();
+    slow.abort_begins.store(true, Ordering::Release);
+    group[0].abort(AbortCause::Stop);
+    slow.events.lock().unwrap().push("abort is back");
+    assert_eq!(
+        *slow.events.lock().unwrap(),
+        ["the thread is done", "abort is back"]
+    );
+    assert!(pending.is_done());
 }
 
 const CHILD: &str = "GRADSYNC_TEST_CHILD";

@@ -67,13 +67,13 @@ fn poke(address: SocketAddr, bytes: &[u8]) {
 }
 
 /// A group with its addresses.
-fn running(world: usize) -> (Vec<std::sync::Arc<dyn Communicator>>, Vec<SocketAddr>) {
+fn running(world: usize, options: Options) -> (Vec<std::sync::Arc<dyn Communicator>>, Vec<SocketAddr>) {
     let (listeners, addresses) = listeners(world);
     let group = std::thread::scope(|scope| {
         let start = |(rank, listener)| {
             let addresses = &addresses;
             scope.spawn(move || {
-                let (context, options) = (HelloContext::default(), Options::default());
+                let context = HelloContext::default();
                 connect(
                     listener,
                     identity(rank, world),
@@ -95,14 +95,26 @@ fn running(world: usize) -> (Vec<std::sync::Arc<dyn Communicator>>, Vec<SocketAd
 
 #[test]
 fn strangers_at_the_data_port_of_a_running_group_are_dropped_and_change_nothing() {
-    let (group, addresses) = running(2);
+    // Patient with callers, so that only the bound on their number drops the silent ones.
+    let options = Options {
+        handshake_deadline: Duration::from_secs(600),
+        ..Options::default()
+    };
+    let (group, addresses) = running(2, options);
     // Some connect and say nothing, or a little: more than are kept.
     let mut silent: Vec<TcpStream> = Vec::new();
-    for index in 0..300 {
-        let mut stream = TcpStream::connect(addresses[index % 2]).unwrap();
+    for index in 0..280 {
+        let mut stream = TcpStream::connect(addresses[0]).unwrap();
         stream.write_all(&b"gsh1\x01"[..index % 6]).unwrap();
         silent.push(stream);
     }
+    silent[0].set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let answer = silent[0].read(&mut [0; 1]);
+    let hung_up = match &answer {
+        Ok(bytes) => *bytes == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    };
+    assert!(hung_up, "the oldest makes room: {answer:?}");
     all_reduce_is_right(&group);
     for bytes in nonsense() {
         for address in &addresses {
@@ -158,7 +170,7 @@ fn call_as(address: SocketAddr, identity: GroupIdentity, key: &[u8]) -> ConnectE
 
 #[test]
 fn members_of_other_generations_jobs_and_worlds_are_refused_with_a_typed_reason() {
-    let (group, addresses) = running(2);
+    let (group, addresses) = running(2, Options::default());
     let mine = || identity(1, 2);
     let refused = |identity| match call_as(addresses[0], identity, KEY) {
         ConnectError::Refused { rank: 0, reason } => reason,

@@ -1,7 +1,7 @@
 //! What the threads of one communicator share: queues, the end and its cause, who still runs.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -66,8 +66,8 @@ struct Inbox {
 struct LaneState {
     inbox: Mutex<Inbox>,
     waker: Waker,
-    /// The completion whose waiter has lost its patience, by address: the waiter keeps it alive.
-    overdue: AtomicUsize,
+    /// Some waiter has lost its patience: look whose.
+    impatient: AtomicBool,
 }
 
 /// A data connection that ended: whether its peer is lost, the link decides.
@@ -126,7 +126,7 @@ pub(super) fn start(
         lanes.push(LaneState {
             inbox: Mutex::default(),
             waker: Waker::new()?,
-            overdue: AtomicUsize::new(0),
+            impatient: AtomicBool::new(false),
         });
     }
     let core = Arc::new(Core {
@@ -241,9 +241,12 @@ impl Core {
     /// may have done so just when its operation was completed: then nothing is overdue.
     pub(super) fn is_overdue(&self, channel: Channel, in_hand: &Queued) -> bool {
         let lane = &self.lanes[channel.index()];
-        let overdue = lane.overdue.load(Ordering::Acquire);
-        let is_it = |queued: &Queued| Arc::as_ptr(&queued.completion) as usize == overdue;
-        overdue != 0 && (is_it(in_hand) || locked(&lane.inbox).queue.iter().any(is_it))
+        lane.impatient.swap(false, Ordering::AcqRel)
+            && (in_hand.completion.is_overdue()
+                || locked(&lane.inbox)
+                    .queue
+                    .iter()
+                    .any(|queued| queued.completion.is_overdue()))
     }
 
     /// The thread of `channel` has nothing in hand: what now?
@@ -354,8 +357,8 @@ impl Overdue for GiveUp {
         // The channel's thread knows whom it waits for. It ends the communicator, and with it every
         // operation of the channel, promptly: nothing it does blocks.
         let lane = &self.core.lanes[self.channel.index()];
-        lane.overdue
-            .store(std::ptr::from_ref(completion) as usize, Ordering::Release);
+        completion.mark_overdue();
+        lane.impatient.store(true, Ordering::Release);
         lane.waker.wake();
     }
 }
