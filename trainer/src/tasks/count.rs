@@ -125,3 +125,66 @@ impl DataSource for Size {
         Fingerprint::of(self.0, "count", &[])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gradsync_formats::run_config::{Length, OptimizerSpec, ScheduleSpec};
+
+    #[test]
+    fn count_refuses_an_optimiser_that_does_not_count() {
+        let plain = || TrainingSpec {
+            global_batch_size: 10,
+            length: Length::Epochs(3),
+            seed: 1,
+            optimizer: OptimizerSpec {
+                name: OptimizerName::Sgd,
+                learning_rate: 1.0,
+                weight_decay: 0.0,
+                no_decay: vec![],
+                betas: (0.9, 0.999),
+                eps: 1e-8,
+                momentum: 0.0,
+                nesterov: false,
+                clip_norm: None,
+                schedule: ScheduleSpec {
+                    name: ScheduleName::Constant,
+                    warmup_steps: 0,
+                    total_steps: None,
+                    min_learning_rate: 0.0,
+                    decay_steps: 0,
+                },
+            },
+            evaluate_every_steps: None,
+        };
+        let check = |change: &dyn Fn(&mut OptimizerSpec)| {
+            let mut training = plain();
+            change(&mut training.optimizer);
+            Count
+                .check(&Parameters::new(()), &training)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&|_| {}), Ok(()));
+        for (change, field) in [
+            (
+                &(|o: &mut OptimizerSpec| o.name = OptimizerName::AdamW) as &dyn Fn(&mut OptimizerSpec),
+                "name: AdamW",
+            ),
+            (&|o| o.learning_rate = 0.5, "learningRate: 0.5"),
+            (&|o| o.momentum = 0.9, "momentum: 0.9"),
+            (&|o| o.weight_decay = 0.1, "weightDecay: 0.1"),
+            (&|o| o.clip_norm = Some(2.0), "clipNorm: 2"),
+            (
+                &|o| o.schedule.name = ScheduleName::Cosine,
+                "schedule.name: Cosine",
+            ),
+            (&|o| o.schedule.warmup_steps = 5, "schedule.warmupSteps: 5"),
+        ] {
+            let error = check(change).unwrap_err();
+            assert!(
+                error.starts_with(&format!("spec.training.optimizer.{field} does not count")),
+                "{error}"
+            );
+        }
+    }
+}
