@@ -246,7 +246,7 @@ async fn a_taken_address_is_named_with_the_way_out() {
     let started =
         gradsync_rendezvous::server::start(first.address(), options, persist, LocalAuthenticator::default())
             .await;
-    let text = started.err().expect("the port is taken").to_string();
+    let text = started.expect_err("the port is taken").to_string();
     assert!(
         text.contains(&first.address().to_string()) && text.contains("free port"),
         "{text}"
