@@ -120,7 +120,9 @@ fn judge_opening(state: &mut Membership, now: Monotonic) {
     let mut links = Vec::new();
     for reporter in state.group().iter().filter_map(returned) {
         if reporter.report.planned == generation {
+            // One that blames nobody went away by itself, for instance because its checkpoint was damaged.
             let blamed = reporter.report.unreachable.iter().filter_map(returned);
+            let blamed = blamed.filter(|b| !b.report.unreachable.is_empty());
             links.extend(blamed.map(|b| (reporter.id.clone(), b.id.clone())));
         }
     }

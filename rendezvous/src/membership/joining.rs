@@ -53,7 +53,9 @@ pub(super) fn join(
             .insert(damaged.path.clone(), damaged.problem.clone());
     }
     state.unheard.remove(&member.incarnation);
-    let refusal = report.ready.then(|| misfit(state, &member, &report)).flatten();
+    // One with another configuration is given the one in force by the answer; it is judged once it has it.
+    let judged = report.ready && report.run_config_digest.as_ref() == Some(&state.settings.run_config_digest);
+    let refusal = judged.then(|| misfit(state, &member, &report)).flatten();
     match state.members.get_mut(&member.incarnation) {
         Some(known) => {
             known.live = true;
@@ -142,15 +144,6 @@ fn hear_of_generations(state: &mut Membership, report: &MemberReport, effects: &
 
 /// Why this member cannot be in the group, if it cannot.
 fn misfit(state: &mut Membership, member: &MemberId, report: &MemberReport) -> Option<Refusal> {
-    if let Some(given) = &report.run_config_digest
-        && *given != state.settings.run_config_digest
-    {
-        return Some(Refusal::DifferentConfig {
-            member: member.clone(),
-            expected: state.settings.run_config_digest.clone(),
-            given: given.clone(),
-        });
-    }
     let agreed = state.formed.as_ref().and_then(|f| f.fingerprints.clone());
     let reference = state.reference.get_or_insert_with(|| Reference {
         peer: agreed
@@ -203,16 +196,12 @@ fn other_fingerprints(
 }
 
 fn refuse(state: &mut Membership, member: &MemberId, refusal: Refusal, effects: &mut Vec<Effect>) {
-    if !matches!(refusal, Refusal::DifferentConfig { .. }) {
-        if let Some(known) = state.members.get_mut(&member.incarnation) {
-            known.refused = Some(refusal.clone());
-        }
-        // Before the first generation nobody can say which of two is right: the job cannot start.
-        if state.formed.is_none() {
-            completion::fail(state, refusal.to_string(), effects);
-        }
-    } else if let Some(known) = state.members.get_mut(&member.incarnation) {
-        known.report.ready = false;
+    if let Some(known) = state.members.get_mut(&member.incarnation) {
+        known.refused = Some(refusal.clone());
+    }
+    // Before the first generation nobody can say which of two is right: the job cannot start.
+    if state.formed.is_none() {
+        completion::fail(state, refusal.to_string(), effects);
     }
     effects.push(Effect::Refuse(member.clone(), refusal));
 }

@@ -17,10 +17,11 @@ pub fn news_of(
     let generation = state.generation();
     let in_group = state.in_group(incarnation);
     let whole = state.is_whole();
-    let floor = if in_group && !state.is_over() {
-        Generation(generation.0.saturating_sub(1))
-    } else {
-        generation
+    // A member of the group keeps its way into it open until it is over, or cannot open any more.
+    let may_enter = in_group && !state.is_over() && (whole || member.present_in().is_some());
+    let floor = match may_enter {
+        true => Generation(generation.0.saturating_sub(1)),
+        false => generation,
     };
     let ask = if let Some(refusal) = &member.refused {
         Ask::Refused {

@@ -177,7 +177,6 @@ fn status_of(refusal: &Refusal) -> StatusCode {
         Refusal::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::WrongJob { .. }
         | Refusal::StaleGeneration { .. }
-        | Refusal::DifferentConfig { .. }
         | Refusal::DifferentLayout { .. }
         | Refusal::DifferentData { .. }
         | Refusal::DifferentDirectory { .. } => StatusCode::CONFLICT,

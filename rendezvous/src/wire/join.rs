@@ -82,7 +82,7 @@ impl std::fmt::Display for ExitStatus {
 pub struct JoinReply {
     /// Authorises everything that follows, for all ranks of the pod.
     pub session: Secret,
-    /// The configuration in force.
+    /// The configuration in force. A member whose report named another one loads it and joins again.
     pub run_config: RunConfig,
     /// Its digest, to be given back in reports.
     pub run_config_digest: String,

@@ -57,7 +57,7 @@ pub enum Ask {
     /// Nothing.
     None,
     /// Leave `generation` and join again. While it still works, that is at the next agreed boundary; where
-    /// it is broken already, at once.
+    /// it is broken already, at once. For an idle member the floor says the same.
     Reform {
         /// The generation to leave. One that was left already needs nothing.
         generation: Generation,

@@ -56,18 +56,6 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
-    /// A member that works with another RunConfig than the one in force: it joins again to obtain it.
-    #[error(
-        "refuse {member}: its RunConfig is {given}, the one in force is {expected}; join again to obtain it"
-    )]
-    DifferentConfig {
-        /// Who.
-        member: MemberId,
-        /// Digest in force.
-        expected: String,
-        /// Its digest.
-        given: String,
-    },
     /// A member with another model.
     #[error(
         "refuse {member}: its parameters are laid out as {given}, those of {peer} as {expected}; \
@@ -152,10 +140,7 @@ impl Refusal {
     pub fn wants_join(&self) -> bool {
         matches!(
             self,
-            Refusal::UnknownMember { .. }
-                | Refusal::BadToken { .. }
-                | Refusal::DifferentConfig { .. }
-                | Refusal::StaleGeneration { .. }
+            Refusal::UnknownMember { .. } | Refusal::BadToken { .. } | Refusal::StaleGeneration { .. }
         )
     }
 }

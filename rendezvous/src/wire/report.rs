@@ -43,7 +43,7 @@ pub struct MemberReport {
     pub resume_from: Option<SeenCheckpoint>,
     /// Checkpoints that it tried to load and found torn or corrupted.
     pub damaged: Vec<DamagedCheckpoint>,
-    /// Members of `planned` that it could not reach, or that went away first.
+    /// Members of `planned` that it could not reach, or that went away without a word.
     pub unreachable: Vec<MemberId>,
     /// Why its last generation ended, for people.
     pub ended: Option<String>,

@@ -181,7 +181,10 @@ async fn a_second_run_of_the_same_directory_waits_for_proof_that_the_first_ones_
     new.join().await;
     let ended = old[0].id.clone();
     assert_eq!(second.snapshot().generation, Generation(1));
-    assert_eq!(saved(folder.path()).formed.unwrap().members, std::slice::from_ref(&ended));
+    assert_eq!(
+        saved(folder.path()).formed.unwrap().members,
+        std::slice::from_ref(&ended)
+    );
     second.pod_ended(ended.pod, 0, EndProof::default()).await;
     let plan = new.enter().await;
     assert_eq!((plan.generation, plan.base.position.commit), (Generation(2), 4));

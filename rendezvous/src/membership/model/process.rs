@@ -102,6 +102,7 @@ impl Process {
     ) -> Result<bool, String> {
         if let Ask::Reform { generation, .. } = news.ask
             && generation > self.left
+            && !self.is_idle()
         {
             self.leave(generation);
             return Ok(true);

@@ -228,7 +228,7 @@ fn after_a_failed_opening_the_one_that_others_cannot_reach_is_left_out_for_a_gro
     // The same again: twice as long.
     bench.join(&members[0], unreached(3, &[&members[2]]));
     bench.join(&members[1], unreached(3, &[]));
-    let effects = bench.join(&members[2], unreached(3, &[]));
+    let effects = bench.join(&members[2], unreached(3, &[&members[0]]));
     assert!(
         effects.contains(&Effect::WakeAt(bench.now.after(Duration::from_secs(10)))),
         "{effects:?}"
@@ -242,11 +242,11 @@ fn a_fixed_group_that_cannot_connect_names_the_link_and_tries_again_later() {
     for member in &members {
         bench.join(member, idle(0));
     }
-    bench.join(&members[0], unreached(1, &[]));
+    bench.join(&members[0], unreached(1, &[&members[1]]));
     bench.join(&members[1], unreached(1, &[&members[0]]));
     let text = bench.machine.reason().to_string();
     assert!(
-        text.contains("worker 1.0") && text.contains("cannot reach worker 0.0"),
+        text.contains("worker 0.0") && text.contains("cannot reach worker 1.0"),
         "{text}"
     );
     bench.pass(5);
@@ -269,4 +269,34 @@ fn a_lost_link_while_training_leaves_nobody_out() {
         );
     }
     assert_eq!(bench.plan().world_size, 2);
+}
+
+#[test]
+fn one_that_went_away_by_itself_in_the_opening_is_not_left_out() {
+    let mut bench = Bench::new(settings(2));
+    let members = [member(0, 1), member(1, 2)];
+    for member in &members {
+        bench.join(member, idle(0));
+    }
+    // Worker 1 found its checkpoint damaged and left; worker 0 only sees that it is gone.
+    bench.join(&members[1], unreached(1, &[]));
+    bench.join(&members[0], unreached(1, &[&members[1]]));
+    assert_eq!(
+        (bench.reason_id(), bench.machine.generation()),
+        ("Opening", Generation(2))
+    );
+}
+
+#[test]
+fn a_member_that_threw_its_state_away_is_no_holder_of_it() {
+    let (mut bench, members) = Bench::group(elastic(1, 2), 2);
+    bench.send(Event::Silent(members[1].clone()));
+    let report = MemberReport {
+        held: None,
+        ..back(1, at(1, 4))
+    };
+    bench.join(&members[0], report);
+    assert_eq!(bench.reason_id(), "WaitingForFencing");
+    bench.exit(&members[1], 1);
+    assert_eq!(bench.planned(), members[..1]);
 }
