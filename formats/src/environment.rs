@@ -16,6 +16,8 @@ pub const POD_SECRET: &str = "GRADSYNC_POD_SECRET";
 pub const DEVICES_PER_WORKER: &str = "GRADSYNC_DEVICES_PER_WORKER";
 /// Which of the pod's ranks this process is. For the rank only.
 pub const LOCAL_RANK: &str = "GRADSYNC_LOCAL_RANK";
+/// The incarnation that the agent has given to this process. For the rank only.
+pub const INCARNATION: &str = "GRADSYNC_INCARNATION";
 /// How often this rank was started in this pod before. For the rank only.
 pub const RESTART: &str = "GRADSYNC_RESTART";
 /// Threads of one operator in one rank.
@@ -31,3 +33,10 @@ pub const LISTEN_ADDRESS: &str = "GRADSYNC_LISTEN_ADDRESS";
 /// Process id of the parent, checked against a parent that died before its child could ask to die with
 /// it; absent: the parent is not watched (the agent as first process of a container).
 pub const PARENT_PID: &str = "GRADSYNC_PARENT_PID";
+/// Seconds that ranks get to stop in order after the agent was told to stop.
+pub const GRACE_SECONDS: &str = "GRADSYNC_GRACE_SECONDS";
+/// File to which the agent writes its last word, as JSON: Kubernetes' termination message.
+pub const TERMINATION_MESSAGE: &str = "GRADSYNC_TERMINATION_MESSAGE";
+/// File on which agent and rank hold a shared lock while they live, so that whoever gets it exclusively
+/// knows that all have ended.
+pub const ALIVE_LOCK: &str = "GRADSYNC_ALIVE_LOCK";

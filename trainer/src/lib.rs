@@ -13,6 +13,7 @@ pub mod group;
 pub mod layers;
 pub mod optimizer;
 pub mod parameters;
+pub mod program;
 pub mod random;
 pub mod rank;
 pub mod record;
@@ -24,3 +25,5 @@ pub mod tasks;
 pub mod torch;
 pub mod train;
 pub mod transport;
+
+pub use program::main;

@@ -8,7 +8,6 @@ use crate::step::{Fatal, FatalKind};
 use crate::task::Task;
 use crate::train::{End, Patience, Summary, Surroundings, train};
 use crate::transport::TcpTransport;
-use gradsync_formats::identity::Incarnation;
 use gradsync_formats::store::{DirectoryStore, Store};
 use std::path::Path;
 use std::sync::Arc;
@@ -36,8 +35,7 @@ pub fn run(tasks: &[Box<dyn Task>]) -> u8 {
 }
 
 fn start(tasks: &[Box<dyn Task>]) -> Result<Summary, Fatal> {
-    let environment =
-        RankEnvironment::read(|name| std::env::var(name).ok(), Incarnation::fresh()).map_err(Fatal::user)?;
+    let environment = RankEnvironment::read(|name| std::env::var(name).ok()).map_err(Fatal::user)?;
     let mut link = rank_start::connect(&environment).map_err(Fatal::process)?;
     let patience = Patience::default();
     let mut transport = TcpTransport::new(environment.listen_address, patience.operation);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub struct RankEnvironment {
     /// The job.
     pub job_uid: JobUid,
-    /// This process, with a fresh incarnation.
+    /// This process. Its agent chose the incarnation.
     pub member: MemberId,
     /// How often this rank was started in this pod before.
     pub restart: u32,
@@ -25,6 +25,8 @@ pub struct RankEnvironment {
     pub record_directory: Option<PathBuf>,
     /// Address to listen on for peers.
     pub listen_address: IpAddr,
+    /// File to hold a shared lock on while the process lives.
+    pub alive_lock: Option<PathBuf>,
     /// The agent's process id, where the process is to end with it.
     pub parent_pid: Option<i32>,
 }
@@ -52,10 +54,7 @@ impl RankEnvironment {
     ///
     /// # Errors
     /// When a variable is absent or malformed, naming it.
-    pub fn read(
-        get: impl Fn(&str) -> Option<String>,
-        incarnation: Incarnation,
-    ) -> Result<RankEnvironment, EnvironmentError> {
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<RankEnvironment, EnvironmentError> {
         let required = |name| get(name).ok_or(EnvironmentError::Absent(name));
         Ok(RankEnvironment {
             job_uid: JobUid(required(names::JOB_UID)?),
@@ -63,7 +62,7 @@ impl RankEnvironment {
                 slot: number(names::SLOT, &required(names::SLOT)?)?,
                 local_rank: number(names::LOCAL_RANK, &required(names::LOCAL_RANK)?)?,
                 pod: PodUid(required(names::POD_UID)?),
-                incarnation,
+                incarnation: incarnation(names::INCARNATION, &required(names::INCARNATION)?)?,
             },
             restart: optional(names::RESTART, &get, number)?.unwrap_or(0),
             devices_per_worker: optional(names::DEVICES_PER_WORKER, &get, number)?.unwrap_or(1),
@@ -72,6 +71,7 @@ impl RankEnvironment {
             record_directory: get(names::RECORD_DIRECTORY).map(PathBuf::from),
             listen_address: optional(names::LISTEN_ADDRESS, &get, number)?
                 .unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)),
+            alive_lock: get(names::ALIVE_LOCK).map(PathBuf::from),
             parent_pid: optional(names::PARENT_PID, &get, number)?,
         })
     }
@@ -96,6 +96,10 @@ where
     })
 }
 
+fn incarnation(name: &'static str, text: &str) -> Result<Incarnation, EnvironmentError> {
+    number(name, text).map(Incarnation)
+}
+
 fn path_map(name: &'static str, text: &str) -> Result<PathMap, EnvironmentError> {
     serde_json::from_str(text).map_err(|e| EnvironmentError::Malformed {
         name,
@@ -115,6 +119,7 @@ mod tests {
             (names::SLOT, "3"),
             (names::LOCAL_RANK, "1"),
             (names::POD_UID, "pod"),
+            (names::INCARNATION, "67e5504410b1426f9247bb680e5fe0c8"),
             (names::PATH_MAP, r#"[{"mount":"/data","target":"/home/d"}]"#),
             (names::LISTEN_ADDRESS, "::1"),
         ]
@@ -123,7 +128,7 @@ mod tests {
     }
 
     fn read(variables: &BTreeMap<&'static str, String>) -> Result<RankEnvironment, EnvironmentError> {
-        RankEnvironment::read(|name| variables.get(name).cloned(), Incarnation::fresh())
+        RankEnvironment::read(|name| variables.get(name).cloned())
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use super::environment::RankEnvironment;
 use super::link::RankLink;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+use std::fs::{File, TryLockError};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -48,12 +50,38 @@ pub fn tie_to_parent(parent: Option<i32>) -> Result<(), StartError> {
     }
 }
 
+/// Holds a shared lock on `file` for as long as this process lives, as a sign to whoever wants to know
+/// whether all have ended.
+///
+/// # Errors
+/// When somebody holds it exclusively, who takes this process for ended, or the system refuses.
+pub fn hold_alive_lock(file: Option<&Path>) -> Result<(), StartError> {
+    let Some(file) = file else { return Ok(()) };
+    let system = |source| StartError::System {
+        action: "lock the file that tells that this process lives",
+        source,
+    };
+    let file = File::open(file).map_err(system)?;
+    match file.try_lock_shared() {
+        Ok(()) => {
+            // Never closed: the kernel releases the lock with the process.
+            std::mem::forget(file);
+            Ok(())
+        }
+        Err(TryLockError::WouldBlock) => Err(system(std::io::Error::other(
+            "another launcher uses the output directory",
+        ))),
+        Err(TryLockError::Error(e)) => Err(system(e)),
+    }
+}
+
 /// Takes up the link to the agent that started this process.
 ///
 /// # Errors
 /// When the agent is gone already or standard input is not the link.
 pub fn connect(environment: &RankEnvironment) -> Result<RankLink, StartError> {
     tie_to_parent(environment.parent_pid)?;
+    hold_alive_lock(environment.alive_lock.as_deref())?;
     // Ctrl-C in a terminal reaches every process of its group; the agent decides what it means.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(|source| {

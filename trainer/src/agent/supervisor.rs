@@ -1,0 +1,616 @@
+//! What the agent does about everything that its ranks, the rendezvous service and the system tell it. Pure:
+//! events in, actions out; processes, sockets, the clock and randomness are the adapter's ([`super::run`]).
+
+use super::after_exit::{AfterExit, Exit, after_exit};
+use super::exit_code;
+use gradsync_formats::identity::{Generation, Incarnation, MemberId, PodUid};
+use gradsync_rendezvous::wire::{
+    Ask, Beat, EncodedPlan, ExitReport, ExitStatus, FromRank, JoinReply, JoinRequest, LeaveCause,
+    MemberMessage, MemberNews, PodNews, Progress, RankBeat, Refusal, ReportRequest, RestartReport, StopCause,
+    ToRank,
+};
+use std::time::Duration;
+
+/// A rank whose thread counter stands still for this long does not live any more, whatever the kernel says:
+/// it is killed, so that its end is certain.
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+/// What the other ranks get to end by themselves once the pod is given up.
+pub const GIVE_UP_GRACE: Duration = Duration::from_secs(5);
+
+/// Something that happened. `local` is a local rank.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A start that was asked for is due: answered with [`Action::Start`].
+    StartDue {
+        /// Which rank.
+        local: u32,
+    },
+    /// The process runs.
+    Started {
+        /// Which rank.
+        local: u32,
+        /// Its name.
+        incarnation: Incarnation,
+    },
+    /// The rank said something.
+    FromRank {
+        /// Which rank.
+        local: u32,
+        /// What.
+        message: FromRank,
+    },
+    /// The rank said something that is no message.
+    Nonsense {
+        /// Which rank.
+        local: u32,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The process has ended and was reaped.
+    Exited {
+        /// Which rank.
+        local: u32,
+        /// How.
+        status: ExitStatus,
+    },
+    /// The service answered a join.
+    Joined {
+        /// Whose.
+        incarnation: Incarnation,
+        /// What.
+        answer: Box<Result<JoinReply, Refusal>>,
+    },
+    /// The service answered a report.
+    Reported {
+        /// Whose.
+        incarnation: Incarnation,
+        /// The report's number.
+        number: u64,
+        /// What.
+        answer: Result<(), Refusal>,
+    },
+    /// The service has news.
+    News(Box<PodNews>),
+    /// The agent was told to stop; a second time means at once.
+    StopSignal {
+        /// Which signal, for people.
+        name: String,
+        /// How long the ranks may take.
+        grace: Duration,
+    },
+    /// The time is up that was set with [`Action::KillAfter`].
+    KillDue,
+    /// Time has passed.
+    Tick {
+        /// Since the agent's start.
+        now: Duration,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Start the rank's process; answered by [`Event::Started`].
+    Start {
+        /// Which rank.
+        local: u32,
+        /// How many were started before.
+        number: u32,
+    },
+    /// Send [`Event::StartDue`] after this long.
+    StartAfter {
+        /// Which rank.
+        local: u32,
+        /// How long.
+        wait: Duration,
+    },
+    /// Say this to the rank.
+    Tell {
+        /// Which rank.
+        local: u32,
+        /// What.
+        message: ToRank,
+    },
+    /// Send this join to the service until it answers.
+    Join(Box<JoinRequest>),
+    /// Send this report to the service until it answers.
+    Report {
+        /// The rank's number for it.
+        number: u64,
+        /// What.
+        request: Box<ReportRequest>,
+    },
+    /// Send this proof of an end to the service until it answers.
+    ReportExit(ExitReport),
+    /// Kill the rank's process.
+    Kill {
+        /// Which rank.
+        local: u32,
+        /// Why, for the log.
+        reason: String,
+    },
+    /// Send [`Event::KillDue`] after this long.
+    KillAfter(Duration),
+    /// End the agent.
+    Exit {
+        /// With this code.
+        code: u8,
+        /// The error to leave as last word.
+        error: Option<String>,
+    },
+}
+
+#[derive(Debug)]
+enum Life {
+    /// A start is due at some time.
+    Waiting,
+    Running(Box<Running>),
+    /// No process, none to be started.
+    Ended(u8),
+}
+
+#[derive(Debug)]
+struct Running {
+    incarnation: Incarnation,
+    joined: bool,
+    news: Option<(Option<EncodedPlan>, MemberNews)>,
+    told: Option<ToRank>,
+    /// It was told that there is nothing left to do for it.
+    told_end: bool,
+    /// The first commit seen in its beats, to know whether it has made another.
+    first_commit: Option<u64>,
+    last_commit: u64,
+    step_counter: u64,
+    thread_counter: u64,
+    heard_at: Option<Duration>,
+    progress: Option<Progress>,
+    killed: bool,
+    error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Rank {
+    life: Life,
+    started: u32,
+    fruitless: u32,
+    predecessor: Option<(Incarnation, ExitStatus)>,
+}
+
+/// The state of one agent.
+#[derive(Debug)]
+pub struct Supervisor {
+    slot: u32,
+    pod: PodUid,
+    ranks: Vec<Rank>,
+    now: Duration,
+    stop: Option<StopCause>,
+    given_up: Option<(u8, String)>,
+    over: bool,
+}
+
+impl Supervisor {
+    /// The agent of pod `pod` in slot `slot` with `count` ranks, and the first actions.
+    #[must_use]
+    pub fn new(slot: u32, pod: PodUid, count: u32) -> (Supervisor, Vec<Action>) {
+        let ranks = (0..count)
+            .map(|_| Rank {
+                life: Life::Waiting,
+                started: 0,
+                fruitless: 0,
+                predecessor: None,
+            })
+            .collect();
+        let supervisor = Supervisor {
+            slot,
+            pod,
+            ranks,
+            now: Duration::ZERO,
+            stop: None,
+            given_up: None,
+            over: false,
+        };
+        let actions = (0..count)
+            .map(|local| Action::Start { local, number: 0 })
+            .collect();
+        (supervisor, actions)
+    }
+
+    /// The beat for the service; None while no rank has joined.
+    pub fn beat(&mut self) -> Option<Beat> {
+        let ranks: Vec<RankBeat> = self
+            .ranks
+            .iter_mut()
+            .filter_map(|rank| match &mut rank.life {
+                Life::Running(running) if running.joined => Some(RankBeat {
+                    incarnation: running.incarnation,
+                    step_counter: running.step_counter,
+                    thread_counter: running.thread_counter,
+                    progress: running.progress.take(),
+                }),
+                _ => None,
+            })
+            .collect();
+        (!ranks.is_empty()).then(|| Beat {
+            pod: self.pod.clone(),
+            ranks,
+        })
+    }
+
+    /// Takes in an event and says what is to be done, in this order.
+    pub fn handle(&mut self, event: Event) -> Vec<Action> {
+        if self.over {
+            return vec![];
+        }
+        let mut actions = vec![];
+        match event {
+            Event::StartDue { local } => self.start_due(local, &mut actions),
+            Event::Started { local, incarnation } => self.started(local, incarnation, &mut actions),
+            Event::FromRank { local, message } => self.from_rank(local, message, &mut actions),
+            Event::Nonsense { local, problem } => {
+                if let Some(running) = self.running(local) {
+                    running.error.get_or_insert(problem.clone());
+                }
+                self.kill(local, problem, &mut actions);
+            }
+            Event::Exited { local, status } => self.exited(local, status, &mut actions),
+            Event::Joined { incarnation, answer } => self.joined(incarnation, *answer, &mut actions),
+            Event::Reported {
+                incarnation,
+                number,
+                answer,
+            } => {
+                if let Some((local, _)) = self.by_incarnation(incarnation) {
+                    let message = match answer {
+                        Ok(()) => ToRank::Accepted { number },
+                        Err(refusal) => ToRank::Refused {
+                            number: Some(number),
+                            refusal,
+                        },
+                    };
+                    actions.push(Action::Tell { local, message });
+                }
+            }
+            Event::News(news) => self.news(*news, &mut actions),
+            Event::StopSignal { name, grace } => self.stop_signal(&name, grace, &mut actions),
+            Event::KillDue => self.kill_all("it did not end in time", &mut actions),
+            Event::Tick { now } => self.tick(now, &mut actions),
+        }
+        self.end_if_through(&mut actions);
+        actions
+    }
+
+    fn running(&mut self, local: u32) -> Option<&mut Running> {
+        match &mut self.ranks.get_mut(local as usize)?.life {
+            Life::Running(running) => Some(running),
+            Life::Waiting | Life::Ended(_) => None,
+        }
+    }
+
+    fn by_incarnation(&mut self, incarnation: Incarnation) -> Option<(u32, &mut Running)> {
+        (0u32..)
+            .zip(&mut self.ranks)
+            .find_map(|(local, rank)| match &mut rank.life {
+                Life::Running(running) if running.incarnation == incarnation => Some((local, &mut **running)),
+                _ => None,
+            })
+    }
+
+    fn member(&self, local: u32, incarnation: Incarnation) -> MemberId {
+        MemberId {
+            slot: self.slot,
+            local_rank: local,
+            pod: self.pod.clone(),
+            incarnation,
+        }
+    }
+
+    fn ending(&self) -> bool {
+        self.stop.is_some() || self.given_up.is_some()
+    }
+
+    fn start_due(&mut self, local: u32, actions: &mut Vec<Action>) {
+        let ending = self.ending();
+        let Some(rank) = self.ranks.get_mut(local as usize) else {
+            return;
+        };
+        if !matches!(rank.life, Life::Waiting) {
+            return;
+        }
+        if ending {
+            rank.life = Life::Ended(exit_code::STOPPED);
+        } else {
+            actions.push(Action::Start {
+                local,
+                number: rank.started,
+            });
+        }
+    }
+
+    fn started(&mut self, local: u32, incarnation: Incarnation, actions: &mut Vec<Action>) {
+        let Some(rank) = self.ranks.get_mut(local as usize) else {
+            return;
+        };
+        rank.started += 1;
+        rank.life = Life::Running(Box::new(Running {
+            incarnation,
+            joined: false,
+            news: None,
+            told: None,
+            told_end: false,
+            first_commit: None,
+            last_commit: 0,
+            step_counter: 0,
+            thread_counter: 0,
+            heard_at: None,
+            progress: None,
+            killed: false,
+            error: None,
+        }));
+        if self.given_up.is_some() {
+            self.kill(local, "the pod is given up".to_owned(), actions);
+        }
+    }
+
+    fn from_rank(&mut self, local: u32, message: FromRank, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(rank) = self.ranks.get(local as usize) else {
+            return;
+        };
+        let restart = RestartReport {
+            number: rank.started.saturating_sub(1),
+            replaces: rank.predecessor.as_ref().map(|(incarnation, _)| *incarnation),
+            last: rank.predecessor.as_ref().map(|(_, status)| status.clone()),
+        };
+        let Life::Running(running) = &rank.life else {
+            return;
+        };
+        let member = self.member(local, running.incarnation);
+        let Some(running) = self.running(local) else {
+            return;
+        };
+        match message {
+            FromRank::Join { report } => {
+                let request = JoinRequest {
+                    member,
+                    report: *report,
+                    restart,
+                };
+                // What was told before the join was forgotten by the rank with it.
+                running.told = None;
+                actions.push(Action::Join(Box::new(request)));
+            }
+            FromRank::Report { number, message } => {
+                if let MemberMessage::Leave {
+                    cause: LeaveCause::Fatal { error },
+                } = &message
+                {
+                    running.error = Some(error.clone());
+                }
+                actions.push(Action::Report {
+                    number,
+                    request: Box::new(ReportRequest { member, message }),
+                });
+            }
+            FromRank::Beat {
+                step_counter,
+                thread_counter,
+                progress,
+            } => {
+                if thread_counter != running.thread_counter || running.heard_at.is_none() {
+                    running.heard_at = Some(now);
+                }
+                running.step_counter = step_counter;
+                running.thread_counter = thread_counter;
+                if let Some(progress) = progress {
+                    running.first_commit.get_or_insert(progress.position.commit);
+                    running.last_commit = progress.position.commit;
+                    running.progress = Some(progress);
+                }
+            }
+        }
+    }
+
+    fn joined(
+        &mut self,
+        incarnation: Incarnation,
+        answer: Result<JoinReply, Refusal>,
+        actions: &mut Vec<Action>,
+    ) {
+        let stop = self.stop.clone();
+        let Some((local, running)) = self.by_incarnation(incarnation) else {
+            return;
+        };
+        let message = match answer {
+            Ok(reply) => {
+                running.joined = true;
+                ToRank::Joined {
+                    run_config: Box::new(reply.run_config),
+                    run_config_digest: reply.run_config_digest,
+                    floor: reply.floor,
+                }
+            }
+            Err(refusal) => {
+                running.told_end |= !refusal.wants_join();
+                ToRank::Refused {
+                    number: None,
+                    refusal,
+                }
+            }
+        };
+        actions.push(Action::Tell { local, message });
+        tell_news(local, running, stop.as_ref(), actions);
+    }
+
+    fn news(&mut self, news: PodNews, actions: &mut Vec<Action>) {
+        let stop = self.stop.clone();
+        for (local, rank) in (0u32..).zip(&mut self.ranks) {
+            let Life::Running(running) = &mut rank.life else {
+                continue;
+            };
+            // One that is missing has not joined, or the client is telling the service of it again.
+            if let Some(own) = news.members.get(&running.incarnation) {
+                let plan = news.plan.clone().filter(|_| own.head.is_some());
+                running.news = Some((plan, own.clone()));
+                tell_news(local, running, stop.as_ref(), actions);
+            }
+        }
+    }
+
+    fn stop_signal(&mut self, name: &str, grace: Duration, actions: &mut Vec<Action>) {
+        if self.stop.is_some() {
+            self.given_up
+                .get_or_insert((exit_code::STOPPED, format!("stopped at once by a second {name}")));
+            self.kill_all("a second signal asked to stop at once", actions);
+            return;
+        }
+        let stop = StopCause {
+            reason: format!("the agent of worker {} received {name}", self.slot),
+            within_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
+        };
+        self.stop = Some(stop.clone());
+        for (local, rank) in (0u32..).zip(&mut self.ranks) {
+            match &mut rank.life {
+                Life::Waiting => rank.life = Life::Ended(exit_code::STOPPED),
+                Life::Running(running) => tell_news(local, running, Some(&stop), actions),
+                Life::Ended(_) => {}
+            }
+        }
+        actions.push(Action::KillAfter(grace));
+    }
+
+    fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.now = now;
+        let silent: Vec<u32> = (0u32..)
+            .zip(&self.ranks)
+            .filter(|(_, rank)| match &rank.life {
+                Life::Running(running) => running
+                    .heard_at
+                    .is_some_and(|at| now.saturating_sub(at) > SILENCE_LIMIT),
+                Life::Waiting | Life::Ended(_) => false,
+            })
+            .map(|(local, _)| local)
+            .collect();
+        for local in silent {
+            let text = format!("no sign of life for {} s", SILENCE_LIMIT.as_secs());
+            self.kill(local, text, actions);
+        }
+    }
+
+    fn exited(&mut self, local: u32, mut status: ExitStatus, actions: &mut Vec<Action>) {
+        let ending = self.ending();
+        let Some(rank) = self.ranks.get_mut(local as usize) else {
+            return;
+        };
+        let Life::Running(running) = &mut rank.life else {
+            return;
+        };
+        if running.error.is_some() {
+            status.error = running.error.take();
+        }
+        if running
+            .first_commit
+            .is_some_and(|first| running.last_commit > first)
+        {
+            rank.fruitless = 0;
+        }
+        let (incarnation, told_end) = (running.incarnation, running.told_end);
+        let exit = Exit {
+            code: status.code,
+            signal: status.signal,
+        };
+        let next = after_exit(exit, rank.fruitless, ending || told_end);
+        rank.predecessor = Some((incarnation, status.clone()));
+        match next {
+            AfterExit::Ended(code) => rank.life = Life::Ended(code),
+            AfterExit::Restart(wait) => {
+                rank.life = Life::Waiting;
+                rank.fruitless += 1;
+                actions.push(Action::StartAfter { local, wait });
+            }
+            AfterExit::GiveUp(code) => {
+                rank.life = Life::Ended(code);
+                let text = status.error.clone().unwrap_or_else(|| status.to_string());
+                if self.given_up.is_none() {
+                    self.given_up = Some((code, text));
+                    actions.push(Action::KillAfter(GIVE_UP_GRACE));
+                }
+            }
+        }
+        // The proof goes out before a successor starts: the actions are done in order.
+        let member = self.member(local, incarnation);
+        actions.insert(0, Action::ReportExit(ExitReport { member, status }));
+        if self.given_up.is_some() {
+            for rank in &mut self.ranks {
+                if matches!(rank.life, Life::Waiting) {
+                    rank.life = Life::Ended(exit_code::STOPPED);
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, local: u32, reason: String, actions: &mut Vec<Action>) {
+        if let Some(running) = self.running(local)
+            && !running.killed
+        {
+            running.killed = true;
+            running
+                .error
+                .get_or_insert_with(|| format!("killed by its agent: {reason}"));
+            actions.push(Action::Kill { local, reason });
+        }
+    }
+
+    fn kill_all(&mut self, reason: &str, actions: &mut Vec<Action>) {
+        for local in 0..self.ranks.len() as u32 {
+            self.kill(local, reason.to_owned(), actions);
+        }
+    }
+
+    fn end_if_through(&mut self, actions: &mut Vec<Action>) {
+        let mut codes = vec![];
+        for rank in &self.ranks {
+            match rank.life {
+                Life::Ended(code) => codes.push(code),
+                Life::Waiting | Life::Running(_) => return,
+            }
+        }
+        self.over = true;
+        let (code, error) = match self.given_up.take() {
+            Some((code, error)) => (code, Some(error)),
+            None => (codes.into_iter().max().unwrap_or(exit_code::FINISHED), None),
+        };
+        actions.push(Action::Exit { code, error });
+    }
+}
+
+/// Tells a rank its news unless it knows them. A stop of this agent comes before what the service asks.
+fn tell_news(local: u32, running: &mut Running, stop: Option<&StopCause>, actions: &mut Vec<Action>) {
+    let (plan, mut news) = match (&running.news, stop) {
+        (Some(known), _) => known.clone(),
+        (None, Some(_)) => (
+            None,
+            MemberNews {
+                head: None,
+                floor: Generation::NONE,
+                ask: Ask::None,
+            },
+        ),
+        (None, None) => return,
+    };
+    let for_ever = matches!(
+        news.ask,
+        Ask::Finished { .. } | Ask::Failed { .. } | Ask::Refused { .. }
+    );
+    running.told_end |= for_ever;
+    if let (Some(cause), false) = (stop, for_ever) {
+        news.ask = Ask::Stop { cause: cause.clone() };
+    }
+    let message = ToRank::News { plan, news };
+    if running.told.as_ref() != Some(&message) {
+        running.told = Some(message.clone());
+        actions.push(Action::Tell { local, message });
+    }
+}
+
+#[cfg(test)]
+mod tests;
