@@ -5,5 +5,6 @@
 pub mod audit;
 pub mod checkpoint;
 pub mod commands;
+pub mod reference;
 pub mod run;
 pub mod validate;

@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod checkpoint;
 pub mod format;
+pub mod run;
 pub mod validate;
 
 use clap::{Parser, Subcommand};
@@ -20,6 +21,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Train a job on this machine.
+    Run(Box<run::RunArgs>),
     /// Check manifests as the API server would, without a cluster.
     Validate(validate::ValidateArgs),
     /// Prove from the run record that each epoch used every sample exactly once.
@@ -35,6 +38,7 @@ impl Cli {
     /// When the subcommand could not do its work at all.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Run(args) => args.run(),
             Command::Validate(args) => args.run(),
             Command::Audit(args) => args.run(),
             Command::Checkpoint(args) => args.run(),

@@ -33,7 +33,7 @@ pub struct StepMetric {
     pub wait_seconds: f64,
     /// Whether the optimiser stepped.
     pub kind: CommitKind,
-    /// When it began to be the state, for the data position.
+    /// Where in the data training stands after it.
     #[serde(skip)]
     pub progress: DataProgress,
 }
@@ -106,9 +106,31 @@ pub struct History {
     epoch_samples: Option<u64>,
     global_batch_size: Option<u64>,
     length: Option<Length>,
+    lines: u64,
+    news: Vec<Metric>,
+}
+
+/// Something measured.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Metric {
+    /// A committed step.
+    Step(StepMetric),
+    /// An evaluation.
+    Evaluation(EvaluationMetric),
 }
 
 impl History {
+    /// How many steps and evaluations were taken in, superseded ones included.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// The steps and evaluations that were taken in since the last call.
+    pub fn news(&mut self) -> Vec<Metric> {
+        std::mem::take(&mut self.news)
+    }
+
     /// Takes one line of the record file `file`. Lines of a file whose first line is missing are of no
     /// use and ignored.
     pub fn take(&mut self, file: &str, line: RecordLine) {
@@ -153,6 +175,7 @@ impl History {
                         kind,
                         progress,
                     };
+                    self.note(Metric::Step(metric.clone()));
                     self.steps.insert(key(position), metric);
                 }
             }
@@ -169,6 +192,7 @@ impl History {
                     loss: finite(&loss),
                     metrics,
                 };
+                self.note(Metric::Evaluation(metric.clone()));
                 self.evaluations.insert(key(position), metric);
             }
             RecordLine::Agreed { position, digest } => {
@@ -210,6 +234,11 @@ impl History {
                 slowest.first_step_ms = slowest.first_step_ms.max(first_step_ms);
             }
         }
+    }
+
+    fn note(&mut self, metric: Metric) {
+        self.lines += 1;
+        self.news.push(metric);
     }
 
     fn open(&mut self, file: &str, line: RecordLine) {
@@ -326,17 +355,38 @@ impl History {
         }
     }
 
+    /// Passes over the data after `step`, the last one possibly not whole.
+    #[must_use]
+    pub fn epochs_at(&self, step: &StepMetric) -> f64 {
+        let part = match self.epoch_samples {
+            Some(samples) if samples > 0 => step.progress.cursor as f64 / samples as f64,
+            _ => 0.0,
+        };
+        step.progress.epoch as f64 + part
+    }
+
     /// Samples per second over the newest `window` steps of the newest generation.
     #[must_use]
     pub fn samples_per_second(&self, window: usize) -> Option<f64> {
-        let newest = self.steps().next_back()?.generation;
-        let (samples, seconds) = self
-            .steps()
-            .rev()
-            .take_while(|m| m.generation == newest)
-            .take(window)
-            .fold((0, 0.0), |(n, s), m| (n + m.samples, s + m.seconds));
+        let (_, samples, seconds) = self.lately(window);
         (seconds > 0.0).then(|| samples as f64 / seconds)
+    }
+
+    /// Seconds per step over the newest `window` steps of the newest generation.
+    #[must_use]
+    pub fn seconds_per_step(&self, window: usize) -> Option<f64> {
+        let (steps, _, seconds) = self.lately(window);
+        (steps > 0).then(|| seconds / f64::from(steps))
+    }
+
+    /// Steps, samples and seconds of the newest `window` steps of the newest generation.
+    fn lately(&self, window: usize) -> (u32, u64, f64) {
+        let newest = self.steps().next_back().map(|m| m.generation);
+        self.steps()
+            .rev()
+            .take_while(|m| Some(m.generation) == newest)
+            .take(window)
+            .fold((0, 0, 0.0), |(k, n, s), m| (k + 1, n + m.samples, s + m.seconds))
     }
 
     fn counts(&self, commit: u64, generation: Generation) -> bool {

@@ -1,12 +1,19 @@
 //! `gradsync run`: one TrainingJob on this machine. The launcher validates and resolves the manifest,
 //! holds the rendezvous service, starts one agent for each worker and tells how it goes.
 
+pub mod agents;
 pub mod changes;
 pub mod chart;
+pub mod finish;
 pub mod history;
+pub mod launch;
+pub mod live;
 pub mod output;
+pub mod prepare;
+pub mod proof;
 pub mod set;
 pub mod summary;
 pub mod tail;
 pub mod trainer_program;
+pub mod view;
 pub mod volumes;

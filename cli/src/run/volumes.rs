@@ -12,6 +12,25 @@ pub struct Volumes {
     pub map: PathMap,
     /// Directories of the output directory that must be made.
     pub directories: Vec<PathBuf>,
+    /// Mount points that need a path of this machine to be there already, with that path.
+    pub needed: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Volumes {
+    /// Checks that what must be there is.
+    ///
+    /// # Errors
+    /// Names the first path that is missing, and the way out.
+    pub fn check(&self) -> Result<(), String> {
+        match self.needed.iter().find(|(_, target)| !target.exists()) {
+            None => Ok(()),
+            Some((mount, target)) => Err(format!(
+                "spec.workers.template.spec.volumes: hostPath {} does not exist on this machine; run with --map {}=DIRECTORY to say where it lies",
+                target.display(),
+                mount.display()
+            )),
+        }
+    }
 }
 
 /// A `--map CONTAINER=HOST` argument.
@@ -56,6 +75,7 @@ pub fn map_volumes(spec: &Value, output: &Path, overrides: &[MapArgument]) -> Re
     let mut volumes = Volumes {
         map: PathMap::default(),
         directories: vec![],
+        needed: vec![],
     };
     let pod = &spec["workers"]["template"]["spec"];
     let declared = pod["volumes"].as_array().map_or(&[][..], Vec::as_slice);
@@ -94,8 +114,10 @@ pub fn map_volumes(spec: &Value, output: &Path, overrides: &[MapArgument]) -> Re
             }
             target = target.join(below);
         }
-        if host.is_none() {
-            volumes.directories.push(target.clone());
+        let made = matches!(volume["hostPath"]["type"].as_str(), Some("DirectoryOrCreate"));
+        match host {
+            Some(_) if !made => volumes.needed.push((path.into(), target.clone())),
+            _ => volumes.directories.push(target.clone()),
         }
         volumes.map.set(path, target);
     }

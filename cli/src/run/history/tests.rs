@@ -17,6 +17,9 @@ fn opened(generation: u64, rank: u32, lineage: &Lineage) -> RecordLine {
         lineage: lineage.clone(),
         epoch_samples: 10,
         global_batch_size: 4,
+        micro_batch_size: 2,
+        seed: 1,
+        origin: DataProgress::default(),
         length: Length::Epochs(2),
         at: "2026-01-01T00:00:00Z".into(),
     }
