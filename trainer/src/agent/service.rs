@@ -130,7 +130,7 @@ where
     loop {
         match request().await {
             Ok(answer) => return Some(Ok(answer)),
-            Err(ClientError::Refused(refusal)) => return Some(Err(refusal)),
+            Err(ClientError::Refused(refusal)) => return Some(Err(*refusal)),
             Err(error @ ClientError::Unreachable { .. }) => {
                 tracing::warn!(%error, "trying again");
                 tokio::time::sleep(PAUSE).await;
