@@ -13,7 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 /// As much as is handed to the system at a time.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 256 << 10;
+/// How far sending may run ahead of receiving: without a bound the system's buffers grow until their
+/// memory is no longer in the cache, and the bare sockets would be no limit.
+const AHEAD: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct RawPeers {
@@ -61,7 +64,8 @@ impl RawPeers {
         while left.iter().any(|(out, into)| out + into > 0) {
             let mut progress = false;
             for (peer, (out, into)) in self.peers.iter_mut().zip(&mut left) {
-                progress |= step(*out, |piece| peer.write(&self.outgoing[..piece]), out)?;
+                let sendable = sendable(*out, *into);
+                progress |= step(sendable, |piece| peer.write(&self.outgoing[..piece]), out)?;
                 // What has come is taken out before more is sent: fewer and larger calls.
                 while step(*into, |piece| peer.read(&mut self.incoming[..piece]), into)? {
                     progress = true;
@@ -78,7 +82,7 @@ impl RawPeers {
         let mut descriptors = Vec::new();
         for (peer, (out, into)) in self.peers.iter().zip(left) {
             let mut flags = PollFlags::empty();
-            flags.set(PollFlags::OUT, *out > 0);
+            flags.set(PollFlags::OUT, sendable(*out, *into) > 0);
             flags.set(PollFlags::IN, *into > 0);
             if !flags.is_empty() {
                 descriptors.push(PollFd::from_borrowed_fd(peer.as_fd(), flags));
@@ -93,6 +97,11 @@ impl RawPeers {
         }
         Ok(())
     }
+}
+
+/// How much of `out` may be sent while `into` is still to come: both began with the same number.
+fn sendable(out: usize, into: usize) -> usize {
+    out.min((out + AHEAD).saturating_sub(into))
 }
 
 /// Moves one piece if there is something left and the socket is ready.
