@@ -59,10 +59,18 @@ pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<Chec
         Err(other) => return Err(other),
     }
     let encoded = manifest.encode().map_err(|e| unsavable(e.to_string()))?;
-    for (name, bytes) in &files {
-        store.put(&format!("{path}/{name}"), bytes)?;
+    let written = files
+        .iter()
+        .try_for_each(|(name, bytes)| store.put(&format!("{path}/{name}"), bytes))
+        .and_then(|()| store.put(&manifest_key(&path), &encoded));
+    if let Err(error) = written {
+        // A full store needs the space. What cannot be deleted now is harmless: it has no manifest.
+        let _ = store.delete(&manifest_key(&path));
+        for (name, _) in &files {
+            let _ = store.delete(&format!("{path}/{name}"));
+        }
+        return Err(error.into());
     }
-    store.put(&manifest_key(&path), &encoded)?;
     Ok(reference)
 }
 
