@@ -77,12 +77,14 @@ pub(crate) fn run(
         })
     };
     match result {
+        // At an agreed boundary the connections are let go in order and not aborted: a peer may still be
+        // reading the last frames of it, and must come to the same boundary.
         Ok(Left::Ended(summary)) => {
-            communicator.abort(AbortCause::Stop);
+            drop(communicator);
             Exit::Ended(summary)
         }
         Ok(Left::Reform { reason }) => {
-            communicator.abort(AbortCause::Reform);
+            drop(communicator);
             let now = around.clock.now();
             again(reason, now, now)
         }
