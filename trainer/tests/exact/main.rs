@@ -1,6 +1,12 @@
-//! Exactness of the whole training loop, in double precision: the claims of strategies.md as tests.
+//! Exactness of the whole training loop, in double precision: the claims of the strategy notes as tests.
 
 #![allow(unreachable_pub, missing_docs)]
 
+mod accumulation;
+mod agreement;
 mod count;
+mod failures;
+mod invariants;
+mod sometimes;
 mod support;
+mod tokens;
