@@ -153,7 +153,7 @@ fn the_audit_says_clean_broken_or_unreadable_by_its_exit_code() {
     let mut record = records();
     write_records(dir.path(), &record);
     gradsync(&["audit", out]).code(0).stdout(predicate::str::contains(
-        "1 whole epochs: each used every one of 10 indices exactly once",
+        "whole epochs: 1, each used every one of 10 indices exactly once",
     ));
     let json = gradsync(&["audit", out, "-o", "json"]).code(0);
     let verdict: serde_json::Value = serde_json::from_slice(&json.get_output().stdout).unwrap();

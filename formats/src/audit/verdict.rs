@@ -136,13 +136,13 @@ impl fmt::Display for Verdict {
         } else {
             writeln!(
                 f,
-                "{} violations up to {}",
+                "broken: {} violations up to {}",
                 self.violation_count, self.final_position
             )?;
         }
         writeln!(
             f,
-            "  {} commits: {} steps, {} skips, over {} generations on the lineage",
+            "  commits: {} ({} steps, {} skips), generations on the lineage: {}",
             self.commits,
             self.steps,
             self.skips,
@@ -151,7 +151,7 @@ impl fmt::Display for Verdict {
         if self.clean {
             writeln!(
                 f,
-                "  {} whole epochs: each used every one of {} indices exactly once",
+                "  whole epochs: {}, each used every one of {} indices exactly once",
                 self.whole_epochs, self.epoch_samples
             )?;
         }

@@ -39,6 +39,16 @@ fn a_crash_between_any_two_operations_leaves_the_previous_checkpoint_and_the_nex
 }
 
 #[test]
+fn the_manifest_is_the_last_thing_to_appear() {
+    for change in 1..CHANGES {
+        let (store, _) = after(Fault::Die(change));
+        let files = store.list("job-1/step-7-g2/").unwrap();
+        assert_eq!(files.len() as u64, change - 1);
+        assert!(files.iter().all(|f| f.ends_with(".safetensors")), "{files:?}");
+    }
+}
+
+#[test]
 fn a_crash_while_a_torn_checkpoint_is_written_again_never_shows_a_mixture() {
     for first in 0..CHANGES {
         for second in 0..CHANGES {
