@@ -120,7 +120,7 @@ impl History {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn retention_keeps_the_newest_whole_one_and_touches_only_its_own_lineage(
