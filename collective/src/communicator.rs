@@ -63,6 +63,10 @@ pub trait Communicator: Send + Sync {
 
     /// Ends the communicator, from any thread: all handles end with `Aborted`, the peers see this
     /// rank leave. When it returns, no thread of the transport touches any region.
+    ///
+    /// For `Stop` and `Reform` with nothing pending, as for a drop, it is a leave in order: peers that
+    /// have yet to finish an operation whose part here is done can still do so (a closing barrier,
+    /// say), and lose this rank only when they need it again.
     fn abort(&self, cause: AbortCause);
 }
 

@@ -343,13 +343,19 @@ impl Member {
 
     fn leave(&self, cause: AbortCause) {
         let rank = self.identity.rank;
-        let lost = CollectiveError::PeerLost {
-            rank,
-            cause: format!("it left the group: {cause}"),
-        };
-        self.shared
-            .state()
-            .end(rank, CollectiveError::Aborted { cause }, lost);
+        let mut state = self.shared.state();
+        let pending = state.waiting[rank].iter().any(|lane| !lane.queue.is_empty());
+        let in_order = !pending && !matches!(cause, AbortCause::Failure(_));
+        let lost = format!("it left the group: {cause}");
+        let own = CollectiveError::Aborted { cause };
+        if in_order {
+            state.end_one(rank, own);
+            for channel in Channel::ALL {
+                state.advance(channel);
+            }
+        } else {
+            state.end(rank, own, CollectiveError::PeerLost { rank, cause: lost });
+        }
     }
 }
 
@@ -444,16 +450,6 @@ impl Communicator for Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let rank = self.identity.rank;
-        let mut state = self.shared.state();
-        state.end_one(
-            rank,
-            CollectiveError::Aborted {
-                cause: AbortCause::Dropped,
-            },
-        );
-        for channel in Channel::ALL {
-            state.advance(channel);
-        }
+        self.leave(AbortCause::Dropped);
     }
 }

@@ -164,13 +164,21 @@ fn dropping_a_communicator_ends_its_transfers_like_an_abort() {
 
 #[test]
 fn a_member_that_leaves_after_the_last_operation_takes_nothing_from_the_others() {
-    for _ in 0..20 {
+    for round in 0..30 {
         let group = tcp(3);
         std::thread::scope(|scope| {
             for member in group {
                 scope.spawn(move || {
                     sum(&*member, 100).wait(soon()).unwrap();
                     member.barrier(Channel::Control).wait(soon()).unwrap();
+                    let cause = match round % 3 {
+                        0 => return drop(member),
+                        1 => AbortCause::Stop,
+                        _ => AbortCause::Reform,
+                    };
+                    member.abort(cause.clone());
+                    let later = member.barrier(Channel::State).wait(soon());
+                    assert_eq!(later, Err(CollectiveError::Aborted { cause }));
                 });
             }
         });

@@ -86,6 +86,8 @@ pub(super) struct Core {
     has_ended: AtomicBool,
     ended: Mutex<Option<CollectiveError>>,
     leaving: AtomicBool,
+    /// Why this member left, if it did so in order.
+    departure: Mutex<Option<AbortCause>>,
     running: Mutex<usize>,
     stopped: Condvar,
 }
@@ -138,6 +140,7 @@ pub(super) fn start(
         has_ended: AtomicBool::new(false),
         ended: Mutex::default(),
         leaving: AtomicBool::new(false),
+        departure: Mutex::default(),
         running: Mutex::new(0),
         stopped: Condvar::new(),
     });
@@ -194,6 +197,14 @@ impl Core {
         locked(&self.ended).clone()
     }
 
+    /// What operations end with after the communicator's end or this member's leave.
+    pub(super) fn last_error(&self) -> CollectiveError {
+        let departed = || CollectiveError::Aborted {
+            cause: locked(&self.departure).clone().unwrap_or(AbortCause::Dropped),
+        };
+        self.ended().unwrap_or_else(departed)
+    }
+
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
@@ -213,6 +224,24 @@ impl Core {
                 .wait(running)
                 .unwrap_or_else(|poisoned| poisoned.into_inner());
         }
+    }
+
+    /// Goes: in order if nothing is pending, so that peers which have yet to finish an operation whose
+    /// part here is done can do so; else at once. Returns when no thread is left.
+    fn leave(&self, cause: AbortCause) {
+        locked(&self.departure).get_or_insert(cause.clone());
+        let mut pending = false;
+        for lane in &self.lanes {
+            let mut inbox = locked(&lane.inbox);
+            pending |= inbox.busy || !inbox.queue.is_empty();
+            inbox.leaving = true;
+        }
+        if pending {
+            self.end(CollectiveError::Aborted { cause });
+        }
+        self.leaving.store(true, Ordering::Release);
+        self.wake_all();
+        self.wait_until_stopped();
     }
 
     /// Asks the link whether the peer of an ended data connection is lost.
@@ -295,11 +324,8 @@ impl Member {
         }
         let lane = &core.lanes[channel.index()];
         let mut inbox = locked(&lane.inbox);
-        if core.has_ended() || inbox.closed {
-            let dropped = CollectiveError::Aborted {
-                cause: AbortCause::Dropped,
-            };
-            return Pending::ready(Err(core.ended().unwrap_or(dropped)));
+        if core.has_ended() || inbox.leaving || inbox.closed {
+            return Pending::ready(Err(core.last_error()));
         }
         if inbox.queue.len() >= QUEUE_BOUND {
             return refused(format!(
@@ -414,26 +440,18 @@ impl Communicator for Member {
     }
 
     fn abort(&self, cause: AbortCause) {
-        self.core.end(CollectiveError::Aborted { cause });
-        self.core.wait_until_stopped();
+        match cause {
+            AbortCause::Stop | AbortCause::Reform => self.core.leave(cause),
+            AbortCause::Failure(_) | AbortCause::Dropped => {
+                self.core.end(CollectiveError::Aborted { cause });
+                self.core.wait_until_stopped();
+            }
+        }
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut pending = false;
-        for lane in &self.core.lanes {
-            let mut inbox = locked(&lane.inbox);
-            pending |= inbox.busy || !inbox.queue.is_empty();
-            inbox.leaving = true;
-        }
-        if pending {
-            self.core.end(CollectiveError::Aborted {
-                cause: AbortCause::Dropped,
-            });
-        }
-        self.core.leaving.store(true, Ordering::Release);
-        self.core.wake_all();
-        self.core.wait_until_stopped();
+        self.core.leave(AbortCause::Dropped);
     }
 }

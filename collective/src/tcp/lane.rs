@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::error::{AbortCause, CollectiveError};
+use crate::error::CollectiveError;
 use crate::operation::Channel;
 use crate::tcp::connection::{Connection, Step, transport};
 use crate::tcp::core::{Core, Next, Queued};
@@ -199,10 +199,7 @@ impl Drop for Lane {
                 format!("the thread of channel {} ended", self.channel),
             ));
         }
-        let dropped = CollectiveError::Aborted {
-            cause: AbortCause::Dropped,
-        };
-        let error = self.core.ended().unwrap_or(dropped);
+        let error = self.core.last_error();
         for queued in in_hand.into_iter().chain(queue) {
             queued.complete(Err(error.clone()));
         }

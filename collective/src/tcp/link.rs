@@ -179,6 +179,7 @@ impl Link {
             peer.outbox
                 .extend_from_slice(farewell.as_deref().unwrap_or_default());
             let _ = peer.flush();
+            peer.drain();
         }
     }
 
@@ -331,6 +332,17 @@ impl Peer {
         }
         self.inbox.drain(..taken);
         Ok(())
+    }
+
+    /// Takes out what has come: unread bytes would make the system tear the connection down at once and
+    /// perhaps lose what was said last.
+    fn drain(&mut self) {
+        let mut bytes = [0; 1024];
+        for _ in 0..64 {
+            if !matches!(received(self.stream.read(&mut bytes)), Ok(Progress::Bytes(_))) {
+                return;
+            }
+        }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
