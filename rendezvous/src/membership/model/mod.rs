@@ -59,10 +59,19 @@ pub(super) struct Tally {
     pub(super) fenced_waits: u64,
 }
 
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        self.events += other.events;
+        self.generations += other.generations;
+        self.commits += other.commits;
+        self.fenced_waits += other.fenced_waits;
+    }
+}
+
 fn run(seed: u64, faults: Faults, tally: &mut Tally) -> Result<(), String> {
     let mut world = World::new(seed, faults);
     let result = world.chaos().and_then(|()| world.heal());
-    world.add_to(tally);
+    tally.add(world.tally());
     result.map_err(|violation| format!("seed {seed}: {violation}"))
 }
 
@@ -78,11 +87,27 @@ fn no_random_schedule_breaks_an_invariant_or_hinders_a_group_from_forming() {
     let schedules = many.map_or(SCHEDULES, |n| {
         n.parse().expect("GRADSYNC_MODEL_SCHEDULES is a number")
     });
-    for seed in 0..schedules {
-        if let Err(violation) = run(seed, Faults::default(), &mut tally) {
-            panic!("{violation}; replay with GRADSYNC_MODEL_SEED={seed}");
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let part = |first: u64| {
+        let mut tally = Tally::default();
+        for seed in (first..schedules).step_by(threads as usize) {
+            if let Err(violation) = run(seed, Faults::default(), &mut tally) {
+                panic!("{violation}; replay with GRADSYNC_MODEL_SEED={seed}");
+            }
         }
-    }
+        tally
+    };
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads)
+            .map(|first| scope.spawn(move || part(first)))
+            .collect();
+        for part in parts {
+            match part.join() {
+                Ok(part) => tally.add(&part),
+                Err(violation) => std::panic::resume_unwind(violation),
+            }
+        }
+    });
     println!("{schedules} random schedules: {tally:?}");
     // The schedules must have done something, or their silence proves nothing.
     assert!(tally.events > 20 * schedules && tally.generations > 2 * schedules && tally.commits > schedules);

@@ -86,11 +86,8 @@ impl World {
         world
     }
 
-    pub(super) fn add_to(&self, tally: &mut Tally) {
-        tally.events += self.tally.events;
-        tally.generations += self.tally.generations;
-        tally.commits += self.tally.commits;
-        tally.fenced_waits += self.tally.fenced_waits;
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Some dozens of random things; mostly after a group has formed, and with quiet stretches between.
