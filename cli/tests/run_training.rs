@@ -23,8 +23,12 @@ fn count(place: &Place, samples: u64) -> std::path::PathBuf {
 }
 
 fn gradsync(arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_gradsync")).args(arguments).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let output = Command::new(env!("CARGO_BIN_EXE_gradsync"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.success(), text)
 }
 
@@ -51,7 +55,11 @@ fn every_sample_counts_exactly_once_per_epoch_through_a_kill_a_stop_and_other_wo
     let manifest = count(&place, SAMPLES);
     let run = place.start(&manifest, &[]);
     place.until_committed(1, 2, 30);
-    let rank = place.workers().into_iter().find(|(_, slot, rank)| *rank && slot == "1").unwrap();
+    let rank = place
+        .workers()
+        .into_iter()
+        .find(|(_, slot, rank)| *rank && slot == "1")
+        .unwrap();
     signal(rank.0, Signal::KILL);
     place.until_committed(2, 2, 30);
     run.signal(Signal::TERM);
@@ -66,8 +74,14 @@ fn every_sample_counts_exactly_once_per_epoch_through_a_kill_a_stop_and_other_wo
     let (code, text) = place.run(&manifest, &["--workers", "3"]);
     assert_eq!(code, 0, "{text}");
     let complete = place.summary();
-    assert_eq!((&complete["state"], &complete["epochs"]), (&json!("Complete"), &json!(3.0)));
-    assert_eq!((&complete["worldSize"], &complete["digestsAgree"]), (&json!(3), &Value::Bool(true)));
+    assert_eq!(
+        (&complete["state"], &complete["epochs"]),
+        (&json!("Complete"), &json!(3.0))
+    );
+    assert_eq!(
+        (&complete["worldSize"], &complete["digestsAgree"]),
+        (&json!(3), &Value::Bool(true))
+    );
     assert_eq!(complete["metrics"]["uses"], 3.0);
     let (clean, text) = gradsync(&["audit", &place.out().display().to_string()]);
     assert!(clean, "{text}");
@@ -83,7 +97,10 @@ fn what_the_task_cannot_take_fails_at_once_with_its_reason() {
     for (set, part) in [
         ("task.name=countt", "countt"),
         ("task.parameters={size: 100, sizzle: 3}", "sizzle"),
-        ("task={name: image-classification, parameters: {model: mlp, data: /no/such/data}}", "/no/such/data"),
+        (
+            "task={name: image-classification, parameters: {model: mlp, data: /no/such/data}}",
+            "/no/such/data",
+        ),
     ] {
         let (code, text) = place.run(&manifest, &["--set", set]);
         assert_eq!(code, 1, "{set}: {text}");

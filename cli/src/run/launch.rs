@@ -5,9 +5,11 @@ use super::agents::{Agent, AgentEnd, AgentProgram, exit_code};
 use super::finish::{self, Ended};
 use super::history::{History, MemberDigest};
 use super::live::Live;
+use super::logs;
 use super::output::OutputDirectory;
 use super::prepare::Prepared;
 use super::proof;
+use super::signals::Signals;
 use super::summary::State;
 use super::view::{View, put};
 use anyhow::Context as _;
@@ -21,7 +23,6 @@ use gradsync_rendezvous::wire::{ExitStatus, StopCause};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -53,30 +54,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(16);
 pub fn launch(prepared: Prepared, options: &Options) -> anyhow::Result<Outcome> {
     // All on one thread: the kernel ends agents with the thread that started them, and this one lives as
     // long as the process.
-    log_to(&prepared.output.join("logs/launcher.log"))?;
+    logs::log_to(&prepared.output.join("logs/launcher.log"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the runtime")?;
     runtime.block_on(work(prepared, options))
-}
-
-/// Sends what launcher and rendezvous service log to a file: the terminal is the view's.
-fn log_to(path: &std::path::Path) -> anyhow::Result<()> {
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .with_context(|| format!("write {}", path.display()))?;
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Only a second call in one process finds another subscriber; its log is as good.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .with_writer(std::sync::Mutex::new(file))
-        .try_init();
-    Ok(())
 }
 
 async fn work(prepared: Prepared, options: &Options) -> anyhow::Result<Outcome> {
@@ -134,20 +117,9 @@ async fn work(prepared: Prepared, options: &Options) -> anyhow::Result<Outcome> 
         let log = prepared
             .output
             .join(&format!("logs/worker-{}-{}.log", id.slot, id.local_rank));
-        put(&log_tail(&log));
+        put(&logs::tail(&log));
     }
     Ok(state)
-}
-
-/// The last lines of a log, with its name.
-fn log_tail(log: &std::path::Path) -> String {
-    const LINES: usize = 15;
-    // Lossy, since a log may hold anything; a log that cannot be read has no last lines.
-    let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
-    let tail = &lines[lines.len().saturating_sub(LINES)..];
-    format!("last lines of {}:\n  {}\n", log.display(), tail.join("\n  "))
 }
 
 fn report(output: &OutputDirectory, ended: &Ended, history: &History) -> anyhow::Result<()> {
@@ -231,28 +203,6 @@ fn program(
         records: prepared.output.join("records"),
         alive: proof::lock_file(&prepared.output),
         grace: options.grace,
-    }
-}
-
-/// SIGINT and SIGTERM.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn watch() -> anyhow::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt()).context("watch signals")?,
-            terminate: signal(SignalKind::terminate()).context("watch signals")?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "Ctrl-C",
-            _ = self.terminate.recv() => "SIGTERM",
-        }
     }
 }
 

@@ -1,14 +1,19 @@
 //! What the agent does about everything that its ranks, the rendezvous service and the system tell it. Pure:
 //! events in, actions out; processes, sockets, the clock and randomness are the adapter's ([`super::run`]).
 
+mod event;
+mod rank;
+
+pub use event::{Action, Event};
+
 use super::after_exit::{AfterExit, Exit, after_exit};
 use super::exit_code;
-use gradsync_formats::identity::{Generation, Incarnation, MemberId, PodUid};
+use gradsync_formats::identity::{Incarnation, MemberId, PodUid};
 use gradsync_rendezvous::wire::{
-    Ask, Beat, EncodedPlan, ExitReport, ExitStatus, FromRank, JoinReply, JoinRequest, LeaveCause,
-    MemberMessage, MemberNews, PodNews, Progress, RankBeat, Refusal, ReportRequest, RestartReport, StopCause,
-    ToRank,
+    Beat, ExitReport, ExitStatus, FromRank, JoinReply, JoinRequest, LeaveCause, MemberMessage, PodNews,
+    RankBeat, Refusal, ReportRequest, RestartReport, StopCause, ToRank,
 };
+use rank::{Life, Rank, Running, tell_news};
 use std::time::Duration;
 
 /// A rank whose thread counter stands still for this long does not live any more, whatever the kernel says:
@@ -16,165 +21,6 @@ use std::time::Duration;
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// What the other ranks get to end by themselves once the pod is given up.
 pub const GIVE_UP_GRACE: Duration = Duration::from_secs(5);
-
-/// Something that happened. `local` is a local rank.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// A start that was asked for is due: answered with [`Action::Start`].
-    StartDue {
-        /// Which rank.
-        local: u32,
-    },
-    /// The process runs.
-    Started {
-        /// Which rank.
-        local: u32,
-        /// Its name.
-        incarnation: Incarnation,
-    },
-    /// The rank said something.
-    FromRank {
-        /// Which rank.
-        local: u32,
-        /// What.
-        message: FromRank,
-    },
-    /// The rank said something that is no message.
-    Nonsense {
-        /// Which rank.
-        local: u32,
-        /// What is wrong.
-        problem: String,
-    },
-    /// The process has ended and was reaped.
-    Exited {
-        /// Which rank.
-        local: u32,
-        /// How.
-        status: ExitStatus,
-    },
-    /// The service answered a join.
-    Joined {
-        /// Whose.
-        incarnation: Incarnation,
-        /// What.
-        answer: Box<Result<JoinReply, Refusal>>,
-    },
-    /// The service answered a report.
-    Reported {
-        /// Whose.
-        incarnation: Incarnation,
-        /// The report's number.
-        number: u64,
-        /// What.
-        answer: Result<(), Refusal>,
-    },
-    /// The service has news.
-    News(Box<PodNews>),
-    /// The agent was told to stop; a second time means at once.
-    StopSignal {
-        /// Which signal, for people.
-        name: String,
-        /// How long the ranks may take.
-        grace: Duration,
-    },
-    /// The time is up that was set with [`Action::KillAfter`].
-    KillDue,
-    /// Time has passed.
-    Tick {
-        /// Since the agent's start.
-        now: Duration,
-    },
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Start the rank's process; answered by [`Event::Started`].
-    Start {
-        /// Which rank.
-        local: u32,
-        /// How many were started before.
-        number: u32,
-    },
-    /// Send [`Event::StartDue`] after this long.
-    StartAfter {
-        /// Which rank.
-        local: u32,
-        /// How long.
-        wait: Duration,
-    },
-    /// Say this to the rank.
-    Tell {
-        /// Which rank.
-        local: u32,
-        /// What.
-        message: ToRank,
-    },
-    /// Send this join to the service until it answers.
-    Join(Box<JoinRequest>),
-    /// Send this report to the service until it answers.
-    Report {
-        /// The rank's number for it.
-        number: u64,
-        /// What.
-        request: Box<ReportRequest>,
-    },
-    /// Send this proof of an end to the service until it answers.
-    ReportExit(ExitReport),
-    /// Kill the rank's process.
-    Kill {
-        /// Which rank.
-        local: u32,
-        /// Why, for the log.
-        reason: String,
-    },
-    /// Send [`Event::KillDue`] after this long.
-    KillAfter(Duration),
-    /// End the agent.
-    Exit {
-        /// With this code.
-        code: u8,
-        /// The error to leave as last word.
-        error: Option<String>,
-    },
-}
-
-#[derive(Debug)]
-enum Life {
-    /// A start is due at some time.
-    Waiting,
-    Running(Box<Running>),
-    /// No process, none to be started.
-    Ended(u8),
-}
-
-#[derive(Debug)]
-struct Running {
-    incarnation: Incarnation,
-    joined: bool,
-    news: Option<(Option<EncodedPlan>, MemberNews)>,
-    told: Option<ToRank>,
-    /// It was told that there is nothing left to do for it.
-    told_end: bool,
-    /// The first commit seen in its beats, to know whether it has made another.
-    first_commit: Option<u64>,
-    last_commit: u64,
-    step_counter: u64,
-    thread_counter: u64,
-    heard_at: Option<Duration>,
-    progress: Option<Progress>,
-    killed: bool,
-    error: Option<String>,
-}
-
-#[derive(Debug)]
-struct Rank {
-    life: Life,
-    started: u32,
-    fruitless: u32,
-    predecessor: Option<(Incarnation, ExitStatus)>,
-}
 
 /// The state of one agent.
 #[derive(Debug)]
@@ -331,21 +177,7 @@ impl Supervisor {
             return;
         };
         rank.started += 1;
-        rank.life = Life::Running(Box::new(Running {
-            incarnation,
-            joined: false,
-            news: None,
-            told: None,
-            told_end: false,
-            first_commit: None,
-            last_commit: 0,
-            step_counter: 0,
-            thread_counter: 0,
-            heard_at: None,
-            progress: None,
-            killed: false,
-            error: None,
-        }));
+        rank.life = Life::Running(Box::new(Running::new(incarnation)));
         if self.given_up.is_some() {
             self.kill(local, "the pod is given up".to_owned(), actions);
         }
@@ -580,35 +412,6 @@ impl Supervisor {
             None => (codes.into_iter().max().unwrap_or(exit_code::FINISHED), None),
         };
         actions.push(Action::Exit { code, error });
-    }
-}
-
-/// Tells a rank its news unless it knows them. A stop of this agent comes before what the service asks.
-fn tell_news(local: u32, running: &mut Running, stop: Option<&StopCause>, actions: &mut Vec<Action>) {
-    let (plan, mut news) = match (&running.news, stop) {
-        (Some(known), _) => known.clone(),
-        (None, Some(_)) => (
-            None,
-            MemberNews {
-                head: None,
-                floor: Generation::NONE,
-                ask: Ask::None,
-            },
-        ),
-        (None, None) => return,
-    };
-    let for_ever = matches!(
-        news.ask,
-        Ask::Finished { .. } | Ask::Failed { .. } | Ask::Refused { .. }
-    );
-    running.told_end |= for_ever;
-    if let (Some(cause), false) = (stop, for_ever) {
-        news.ask = Ask::Stop { cause: cause.clone() };
-    }
-    let message = ToRank::News { plan, news };
-    if running.told.as_ref() != Some(&message) {
-        running.told = Some(message.clone());
-        actions.push(Action::Tell { local, message });
     }
 }
 

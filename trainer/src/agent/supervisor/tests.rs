@@ -1,5 +1,7 @@
 use super::*;
+use gradsync_formats::identity::Generation;
 use gradsync_formats::identity::Position;
+use gradsync_rendezvous::wire::{Ask, MemberNews, Progress};
 use gradsync_rendezvous::wire::{MemberReport, Revision};
 use uuid::Uuid;
 
