@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         .unwrap_or(Path::new("."));
     let done = match Cli::parse().task {
         Task::Crds(args) => crds::run(root, &args),
-        Task::Bench(bench) => bench::run(bench),
+        Task::Bench(bench) => bench::run(root, bench),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

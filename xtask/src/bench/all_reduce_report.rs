@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::all_reduce::Measured;
+use super::quartiles::Quartiles;
 
 /// Both measurements of one round at one size.
 #[derive(Clone, Copy, Debug)]
@@ -45,31 +46,6 @@ impl Measurement {
             fraction_of_limit: self.of(|sample| sample.raw.seconds / sample.ours.seconds),
             all_reduce_core_us_per_mb: self.of(|sample| sample.ours.cpu_seconds * 1e6 / megabytes),
             raw_core_us_per_mb: self.of(|sample| sample.raw.cpu_seconds * 1e6 / megabytes),
-        }
-    }
-}
-
-/// Median and the quartiles around it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Quartiles {
-    median: f64,
-    lower: f64,
-    upper: f64,
-}
-
-impl Quartiles {
-    fn of(mut values: Vec<f64>) -> Quartiles {
-        values.sort_by(f64::total_cmp);
-        let at = |quarter: f64| {
-            let place = quarter * values.len().saturating_sub(1) as f64;
-            let value = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-            let (low, high) = (value(place.floor() as usize), value(place.ceil() as usize));
-            low + (high - low) * place.fract()
-        };
-        Quartiles {
-            median: at(0.5),
-            lower: at(0.25),
-            upper: at(0.75),
         }
     }
 }
@@ -174,24 +150,5 @@ fn size(bytes: usize) -> String {
         format!("{} KiB", bytes >> 10)
     } else {
         format!("{} MiB", bytes >> 20)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quartiles_interpolate_and_do_not_depend_on_order() {
-        let quartiles = Quartiles::of(vec![4.0, 1.0, 3.0, 2.0]);
-        assert_eq!(
-            quartiles,
-            Quartiles {
-                median: 2.5,
-                lower: 1.75,
-                upper: 3.25
-            }
-        );
-        assert_eq!(Quartiles::of(vec![7.0]).median, 7.0);
     }
 }

@@ -4,6 +4,14 @@ mod all_reduce;
 mod all_reduce_rank;
 mod all_reduce_raw;
 mod all_reduce_report;
+mod machine;
+mod quartiles;
+mod step;
+mod step_record;
+mod step_report;
+mod step_run;
+
+use std::path::Path;
 
 /// What can be measured.
 #[derive(Debug, clap::Subcommand)]
@@ -13,11 +21,15 @@ pub(crate) enum Bench {
     /// One of those processes.
     #[command(hide = true)]
     AllReduceRank,
+    /// Training steps of the models that peers are measured with, split into computing and waiting, with
+    /// ranks in processes of their own beside a single rank.
+    Step(step::StepArgs),
 }
 
-pub(crate) fn run(bench: Bench) -> anyhow::Result<()> {
+pub(crate) fn run(root: &Path, bench: Bench) -> anyhow::Result<()> {
     match bench {
         Bench::AllReduce(args) => all_reduce::run(&args),
         Bench::AllReduceRank => all_reduce_rank::run(),
+        Bench::Step(args) => step::run(root, &args),
     }
 }
