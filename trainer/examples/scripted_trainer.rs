@@ -93,7 +93,9 @@ fn rank() -> u8 {
     };
     match rank.live() {
         Ok(code) => code,
-        Err(GroupError::Refused(Refusal::Finished { .. })) => exit_code::FINISHED,
+        Err(GroupError::Refused(refusal)) if matches!(*refusal, Refusal::Finished { .. }) => {
+            exit_code::FINISHED
+        }
         Err(error) => {
             eprintln!("error: {error}");
             exit_code::FAULT

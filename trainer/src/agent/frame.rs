@@ -87,7 +87,7 @@ impl Decoder {
     /// # Errors
     /// When the line is too long, is not a message, has another protocol or another job. The line is
     /// consumed.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(end) = self.buffer[self.searched..].iter().position(|b| *b == b'\n') else {
             self.searched = self.buffer.len();
             if self.buffer.len() > MAX_LINE_BYTES {
@@ -130,7 +130,7 @@ mod tests {
             let mut got: Vec<String> = vec![];
             for piece in bytes.chunks(cut) {
                 decoder.push(piece);
-                while let Some(message) = decoder.next().unwrap() {
+                while let Some(message) = decoder.next_message().unwrap() {
                     got.push(message);
                 }
             }
@@ -142,19 +142,25 @@ mod tests {
     fn a_line_without_end_is_refused() {
         let mut decoder = Decoder::new(job());
         decoder.push(&vec![b'x'; MAX_LINE_BYTES + 1]);
-        assert!(matches!(decoder.next::<String>(), Err(FrameError::TooLong)));
+        assert!(matches!(
+            decoder.next_message::<String>(),
+            Err(FrameError::TooLong)
+        ));
     }
 
     #[test]
     fn another_protocol_or_job_is_named_before_the_message_is_read() {
         let mut decoder = Decoder::new(job());
         decoder.push(b"{\"protocol\":{\"major\":9,\"minor\":0},\"jobUid\":\"j\",\"body\":{\"unknown\":1}}\n");
-        assert!(matches!(decoder.next::<String>(), Err(FrameError::Version(v)) if v.major == 9));
+        assert!(matches!(decoder.next_message::<String>(), Err(FrameError::Version(v)) if v.major == 9));
         decoder.push(&encode(&JobUid("other".into()), &"x").unwrap());
         assert!(
-            matches!(decoder.next::<String>(), Err(FrameError::WrongJob { given, .. }) if given.0 == "other")
+            matches!(decoder.next_message::<String>(), Err(FrameError::WrongJob { given, .. }) if given.0 == "other")
         );
         decoder.push(b"nonsense\n");
-        assert!(matches!(decoder.next::<String>(), Err(FrameError::Malformed(_))));
+        assert!(matches!(
+            decoder.next_message::<String>(),
+            Err(FrameError::Malformed(_))
+        ));
     }
 }

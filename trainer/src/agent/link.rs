@@ -144,7 +144,7 @@ impl Group for RankLink {
             report: Box::new(report),
         })?;
         self.wait("the answer to a join", deadline, |state| state.joined.take())?
-            .map_err(GroupError::Refused)
+            .map_err(|refusal| GroupError::Refused(Box::new(refusal)))
     }
 
     fn next(&mut self, left: Generation, deadline: Instant) -> Result<Next, GroupError> {
@@ -167,7 +167,7 @@ impl Group for RankLink {
         self.wait("the answer to a report", deadline, |state| {
             state.answers.remove(&number)
         })?
-        .map_err(GroupError::Refused)
+        .map_err(|refusal| GroupError::Refused(Box::new(refusal)))
     }
 
     fn alive(&mut self, progress: Option<Progress>) {
@@ -224,7 +224,7 @@ impl Shared {
                 Err(e) => return e.to_string(),
             }
             loop {
-                match decoder.next() {
+                match decoder.next_message() {
                     Ok(Some(message)) => self.take(message),
                     Ok(None) => break,
                     Err(e) => return e.to_string(),

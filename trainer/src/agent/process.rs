@@ -160,7 +160,7 @@ async fn watch(
                 linked = count > 0;
                 decoder.push(&bytes[..count]);
                 while linked {
-                    let event = match decoder.next() {
+                    let event = match decoder.next_message() {
                         Ok(Some(message)) => Event::FromRank { local, message },
                         Ok(None) => break,
                         Err(error) => {

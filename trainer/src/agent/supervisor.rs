@@ -91,7 +91,7 @@ impl Supervisor {
         match event {
             Event::StartDue { local } => self.start_due(local, &mut actions),
             Event::Started { local, incarnation } => self.started(local, incarnation, &mut actions),
-            Event::FromRank { local, message } => self.from_rank(local, message, &mut actions),
+            Event::FromRank { local, message } => self.hear_rank(local, message, &mut actions),
             Event::Nonsense { local, problem } => {
                 if let Some(running) = self.running(local) {
                     running.error.get_or_insert(problem.clone());
@@ -183,7 +183,7 @@ impl Supervisor {
         }
     }
 
-    fn from_rank(&mut self, local: u32, message: FromRank, actions: &mut Vec<Action>) {
+    fn hear_rank(&mut self, local: u32, message: FromRank, actions: &mut Vec<Action>) {
         let now = self.now;
         let Some(rank) = self.ranks.get(local as usize) else {
             return;

@@ -100,7 +100,7 @@ pub enum Asked {
 pub enum GroupError {
     /// It refused for good.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// The agent, through which all messages go, has ended: this process must end too.
     #[error("speak with the agent: {0}")]
     AgentGone(String),

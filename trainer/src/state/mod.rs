@@ -67,8 +67,8 @@ impl TrainingState {
             PrecisionMode::Fp32 => Kind::Float,
         };
         let device = Device::Cpu;
-        let mut builder = ModelBuilder::new(config.training.seed, kind, device);
-        let model = task.model(&mut builder, parameters).map_err(Fatal::user)?;
+        let builder = ModelBuilder::new(config.training.seed, kind, device);
+        let model = task.model(&builder, parameters).map_err(Fatal::user)?;
         let tensors = builder.finish();
         if tensors.parameters.is_empty() {
             return Err(Fatal::user(format!(

@@ -39,7 +39,7 @@ pub(super) fn send(
         (!loss.is_finite(), Flags::NON_FINITE),
     ] {
         if wanted {
-            flags = flags | flag;
+            flags |= flag;
         }
     }
     let mut extra = 0;

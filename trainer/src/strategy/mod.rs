@@ -87,6 +87,6 @@ pub trait Strategy: Send {
 #[must_use]
 pub fn select(config: &RunConfig) -> Box<dyn Strategy> {
     match config.sync.strategy {
-        StrategyName::AllReduce => Box::new(AllReduce::default()),
+        StrategyName::AllReduce => Box::new(AllReduce),
     }
 }

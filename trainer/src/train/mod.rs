@@ -26,6 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use warm::Warm;
 
+/// Opens a checkpoint directory, given as the container sees it.
+pub type OpenStore<'a> = dyn Fn(&str) -> Result<Arc<dyn Store>, StoreError> + 'a;
+
 /// How a rank is connected to the world. Everything that is not arithmetic is an argument.
 pub struct Surroundings<'a> {
     /// The rendezvous.
@@ -35,7 +38,7 @@ pub struct Surroundings<'a> {
     /// Time.
     pub clock: &'a dyn Clock,
     /// Opens the checkpoint directory, given as the container sees it.
-    pub open_store: &'a dyn Fn(&str) -> Result<Arc<dyn Store>, StoreError>,
+    pub open_store: &'a OpenStore<'a>,
     /// Told of every commit; tests look at the state through it.
     pub observer: &'a mut dyn Observer,
     /// Where paths of the manifest lie here.
@@ -135,9 +138,10 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
         let deadline = around.clock.now() + around.patience.answer;
         let joined = match around.group.join(standing.report(seen), deadline) {
             Ok(joined) => joined,
-            Err(GroupError::Refused(Refusal::Finished { reason })) => {
-                return Ok(finished_elsewhere(warm.as_ref(), &reason));
-            }
+            Err(GroupError::Refused(refusal)) => match *refusal {
+                Refusal::Finished { reason } => return Ok(finished_elsewhere(warm.as_ref(), &reason)),
+                refusal => return Err(Fatal::user(refusal)),
+            },
             Err(error) => return Err(group_fatal(&error)),
         };
         if warm

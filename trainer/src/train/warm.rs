@@ -274,7 +274,7 @@ impl<'t> Warm<'t> {
         self.config
             .training
             .evaluate_every_steps
-            .is_some_and(|every| every > 0 && step % every == 0)
+            .is_some_and(|every| every > 0 && step.is_multiple_of(every))
     }
 
     /// Whether the state is one to write a checkpoint of.
@@ -284,7 +284,7 @@ impl<'t> Warm<'t> {
             .checkpoint
             .as_ref()
             .and_then(|checkpoint| checkpoint.every_steps);
-        every.is_some_and(|every| every > 0 && self.state.position().commit % every == 0)
+        every.is_some_and(|every| every > 0 && self.state.position().commit.is_multiple_of(every))
     }
 
     /// How far training is, for display.

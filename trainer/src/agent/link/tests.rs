@@ -19,7 +19,7 @@ impl Agent {
             );
             let mut decoder = Decoder::new(job());
             decoder.push(&line);
-            let message = decoder.next().unwrap().unwrap();
+            let message = decoder.next_message().unwrap().unwrap();
             if !matches!(message, FromRank::Beat { .. }) {
                 return message;
             }
@@ -77,7 +77,7 @@ fn a_refused_join_tells_why_and_an_answered_report_returns() {
     });
     let refused = link.join(MemberReport::default(), soon());
     assert!(
-        matches!(refused, Err(GroupError::Refused(Refusal::Finished { .. }))),
+        matches!(&refused, Err(GroupError::Refused(why)) if matches!(**why, Refusal::Finished { .. })),
         "{refused:?}"
     );
     let message = MemberMessage::Established {
@@ -159,7 +159,7 @@ fn beats_carry_both_counters_and_progress_only_when_it_changed() {
             step_counter,
             thread_counter,
             progress,
-        } = decoder.next().unwrap().unwrap()
+        } = decoder.next_message().unwrap().unwrap()
         else {
             panic!("only beats were expected");
         };

@@ -168,7 +168,7 @@ impl MemoryGroup {
     fn send(&self, event: Event) -> Result<(), GroupError> {
         self.service.event(event);
         match self.service.lock().refusals.remove(&self.member.incarnation) {
-            Some(refusal) => Err(GroupError::Refused(refusal)),
+            Some(refusal) => Err(GroupError::Refused(Box::new(refusal))),
             None => Ok(()),
         }
     }
