@@ -24,7 +24,10 @@ use std::time::Duration;
 
 /// In-process communicators, made when the first rank of a generation connects.
 #[derive(Default)]
-struct Hub(Mutex<BTreeMap<u64, Vec<Option<Arc<dyn Communicator>>>>>);
+struct Hub(Mutex<Generations>);
+
+/// By generation, each rank's end until it is taken.
+type Generations = BTreeMap<u64, Vec<Option<Arc<dyn Communicator>>>>;
 
 /// Something that a test puts between the engine and its communicator.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
