@@ -16,6 +16,10 @@ use gradsync_rendezvous::wire::{MemberMessage, Plan, PlanHead};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// A fault that is not in the state itself, such as a flipped bit, is gone after the return to a good state.
+/// One that comes back so often without progress in between would do so for ever.
+const MOST_DIVERGENCES: u32 = 3;
+
 /// Is told of every commit.
 pub trait Observer: Send {
     /// A step was committed; `state` is the state after it.
@@ -101,6 +105,14 @@ pub(crate) fn run(
             since,
         }) => {
             communicator.abort(AbortCause::Failure(message.clone()));
+            let commit = warm.position().commit;
+            let times = standing.diverged(commit);
+            if times >= MOST_DIVERGENCES {
+                return Exit::Fatal(Fatal::user(format!(
+                    "go on after step {commit}: for the {times}rd time without progress members differ: {message}; \
+                     the memory of a worker is faulty, or the task does not give the same result twice"
+                )));
+            }
             if mine {
                 warm.drop_state();
             }

@@ -18,6 +18,9 @@ pub(crate) struct Standing {
     unreachable: Vec<MemberId>,
     damaged: Vec<DamagedCheckpoint>,
     ended: Option<String>,
+    /// The furthest commit at which members were found to differ, and how often since training last got
+    /// beyond it.
+    diverged: (u64, u32),
 }
 
 impl Standing {
@@ -45,6 +48,18 @@ impl Standing {
         if why.is_some() {
             self.ended = why;
         }
+    }
+
+    /// Notes that members were found to differ when the last commit was `commit`. Returns how often that
+    /// has happened without training having got further.
+    pub(crate) fn diverged(&mut self, commit: u64) -> u32 {
+        let (furthest, times) = self.diverged;
+        self.diverged = if commit > furthest || times == 0 {
+            (commit, 1)
+        } else {
+            (furthest, times.saturating_add(1))
+        };
+        self.diverged.1
     }
 
     /// Notes members that could not be reached.

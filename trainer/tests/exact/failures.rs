@@ -279,3 +279,22 @@ fn a_bit_that_flips_on_one_of_two_members_sends_both_to_the_newest_checkpoint() 
         );
     }
 }
+
+#[test]
+fn members_that_differ_again_and_again_end_the_job_instead_of_going_round_for_ever() {
+    let (results, watches, service) = Run::new(saving("cnn", 5), 2, &builtin).go(|slot, _| {
+        watch(move |state, committed| {
+            if slot == 1 && committed.position.commit == 5 {
+                flip(state, "output.bias");
+            }
+        })
+    });
+    let error = failure(&service);
+    assert!(error.contains("after step 5: for the 3rd time"), "{error}");
+    assert!(error.contains("tensor parameter/output.bias"), "{error}");
+    for (result, watch) in results.iter().zip(&watches) {
+        assert!(text(result).contains("for the 3rd time"), "{}", text(result));
+        assert_eq!(watch.last().commit, 5);
+        assert_eq!(watch.states.len(), 7, "the fifth step three times");
+    }
+}

@@ -1,12 +1,15 @@
 //! The invariants of synchronous data parallelism, I1 to I8 of the strategy notes.
 
 use crate::sometimes::{Sometimes, spec, uses};
-use crate::support::{Act, Run, Watch, Wire, builtin, cnn, config, distance, meddle, recoveries, watch};
+use crate::support::{
+    Act, MeddledTask, Run, Watch, Wire, builtin, cnn, config, distance, meddle, recoveries, watch,
+};
 use gradsync_collective::Channel;
 use gradsync_formats::run_config::{AllReduceSpec, PrecisionMode, RunConfig};
 use gradsync_trainer::step::Committed;
 use gradsync_trainer::strategy::Event;
 use gradsync_trainer::task::Task;
+use gradsync_trainer::tasks::ImageClassification;
 use gradsync_trainer::train::End;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,11 +119,12 @@ fn i3_another_operation_on_one_rank_is_a_typed_error_on_all_of_them() {
 
 #[test]
 fn i4_other_ranks_for_the_same_shares_change_the_order_of_summation_only() {
-    let permuted = |shares: [u32; 3]| {
-        let mut run = Run::new(images("cnn-bn", 12), 3, &builtin);
+    let with = |tasks: &(dyn Fn(u32) -> Vec<Box<dyn Task>> + Sync), shares: [u32; 3]| {
+        let mut run = Run::new(images("cnn-bn", 12), 3, tasks);
         run.shares = Some(shares.into());
         go(run).remove(0)
     };
+    let permuted = |shares| with(&builtin, shares);
     let straight = permuted([0, 1, 2]);
     for shares in [[1, 2, 0], [2, 1, 0]] {
         let other = permuted(shares);
@@ -137,6 +141,21 @@ fn i4_other_ranks_for_the_same_shares_change_the_order_of_summation_only() {
             "{shares:?}: the same bits twice"
         );
     }
+    // Whatever depended on the rank would show.
+    let by_rank = |slot: u32| -> Vec<Box<dyn Task>> {
+        vec![MeddledTask::boxed(
+            ImageClassification,
+            move |data, indices, key| {
+                let mut batch = data.get(indices, key)?;
+                batch.inputs = batch.inputs.f_mul_scalar(1.0 + f64::from(slot) / 1000.0)?;
+                Ok(batch)
+            },
+        )]
+    };
+    let apart = with(&by_rank, [1, 2, 0])
+        .last()
+        .distance(with(&by_rank, [0, 1, 2]).last());
+    assert!(apart > 1e-7, "only {apart:e}");
 }
 
 #[test]
