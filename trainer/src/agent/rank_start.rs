@@ -83,7 +83,12 @@ pub fn connect(environment: &RankEnvironment) -> Result<RankLink, StartError> {
     tie_to_parent(environment.parent_pid)?;
     hold_alive_lock(environment.alive_lock.as_deref())?;
     // Ctrl-C in a terminal reaches every process of its group; the agent decides what it means.
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+    // A file beyond the size limit is then an error of the write, which names it, rather than the end.
+    for signal in [
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGHUP,
+        libc::SIGXFSZ,
+    ] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(|source| {
             StartError::System {
                 action: "set up signals",

@@ -7,7 +7,7 @@ use crate::state::{Circumstances, TrainingState};
 use crate::step::{Fatal, Member};
 use gradsync_collective::Communicator;
 use gradsync_formats::checkpoint::{
-    self, CheckpointError, Expected, PassReason, Snapshot, Whole, list_whole, open_path,
+    self, CheckpointError, Damage, Expected, PassReason, Snapshot, Whole, list_whole, open_path,
 };
 use gradsync_formats::identity::JobUid;
 use gradsync_formats::lineage::Lineage;
@@ -79,6 +79,21 @@ impl Checkpoints {
                 other.path,
                 self.store.describe(),
                 other.reason
+            )));
+        }
+        // One that was cut off while it was written never counted; a damaged one did, and starting from the
+        // beginning in its place would throw training away without a word.
+        let damaged = listing.passed_over.iter().find(|passed| {
+            matches!(&passed.reason, PassReason::Damaged(damage) if !matches!(damage, Damage::Unfinished { .. }))
+        });
+        if let (true, Some(damaged)) = (listing.whole.is_empty(), damaged) {
+            return Err(Fatal::user(format!(
+                "resume in {}: none of its {} checkpoints is whole, the newest damaged one is {}: {}; put back a copy, or \
+                 move them away to start from the beginning",
+                self.store.describe(),
+                listing.passed_over.len(),
+                damaged.path,
+                damaged.reason
             )));
         }
         let whole = listing

@@ -188,6 +188,36 @@ fn a_flipped_byte_in_the_newest_checkpoint_makes_the_one_before_it_the_newest() 
 }
 
 #[test]
+fn when_every_checkpoint_is_damaged_training_does_not_start_over_in_silence() {
+    let first = Run::new(saving("cnn", 6), 2, &builtin);
+    let store = Arc::clone(&first.store);
+    train(first);
+    let flip = |bytes: &mut Vec<u8>| bytes[0] ^= 1;
+    for commit in whole_commits(&store) {
+        assert!(store.damage(
+            &format!("{}/step-{commit}-g1/parameters.safetensors", job()),
+            flip
+        ));
+    }
+    let mut second = Run::new(saving("cnn", 8), 2, &builtin);
+    second.store = Arc::clone(&store);
+    let (results, watches, _) = second.go(|_, _| Watch::default());
+    for (result, watch) in results.iter().zip(&watches) {
+        let error = result.as_ref().unwrap_err().to_string();
+        assert!(error.contains("none of its 3 checkpoints is whole"), "{error}");
+        assert!(watch.states.is_empty(), "no step was taken");
+    }
+    assert!(
+        store
+            .list("")
+            .unwrap()
+            .iter()
+            .any(|key| key.contains("step-2-g1")),
+        "nothing was deleted"
+    );
+}
+
+#[test]
 fn a_store_that_is_full_at_a_checkpoint_ends_the_job_and_says_so() {
     let small = Run::new(saving("cnn", 2), 1, &builtin);
     let store = Arc::clone(&small.store);
