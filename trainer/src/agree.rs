@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Longest document that a member takes from another.
 const MAX_DOCUMENT_BYTES: u64 = 256 << 20;
 
+/// A channel takes a bounded number of operations that wait.
+const TENSORS_IN_FLIGHT: usize = 64;
+
 /// Everybody receives the document of rank `root`, which must give one.
 ///
 /// # Errors
@@ -105,7 +108,15 @@ pub fn compare(state: &mut TrainingState, member: &Member) -> Result<String, Ste
     let minority: Vec<usize> = (0..all.len()).filter(|rank| all[*rank] != right).collect();
     tracing::error!(ranks = ?minority, position = %state.position(), "repairing members whose state differs: {named}");
     let root = all.iter().position(|other| *other == right).unwrap_or(0);
-    broadcast_state(state, member.communicator.as_ref(), root, member.patience)?;
+    let repair = broadcast_state(state, member.communicator.as_ref(), root, member.patience);
+    if let (Err(error), true) = (&repair, minority.contains(&(member.rank as usize))) {
+        // Half of the tensors may be the majority's by now: such a state must not be offered as a base.
+        return Err(StepError::Diverged {
+            mine: true,
+            message: format!("the repair was cut off: {error}"),
+        });
+    }
+    repair?;
     let repaired = state.digests()?;
     if repaired.whole() != right {
         return Err(Fatal::process(format!("repair the state from rank {root}: it still differs")).into());
@@ -171,15 +182,17 @@ pub fn broadcast_state(
     let mine = communicator.identity().rank == root;
     let received = share_document(mine.then_some(&scalars), communicator, root, patience)?;
     state.adopt_scalars(&received)?;
-    let mut pending = Vec::new();
-    for (_, tensor) in state.tensors() {
-        let region = Arc::new(lend(tensor).map_err(Fatal::process)?);
-        let range = 0..region.len();
-        let buffer = Buffer::new(region, range, DType::U8).map_err(Fatal::process)?;
-        pending.push(communicator.broadcast(Channel::State, buffer, root));
-    }
-    for operation in pending {
-        operation.wait(Instant::now() + patience)?;
+    for window in state.tensors().chunks(TENSORS_IN_FLIGHT) {
+        let mut pending = Vec::with_capacity(window.len());
+        for (_, tensor) in window {
+            let region = Arc::new(lend(tensor).map_err(Fatal::process)?);
+            let range = 0..region.len();
+            let buffer = Buffer::new(region, range, DType::U8).map_err(Fatal::process)?;
+            pending.push(communicator.broadcast(Channel::State, buffer, root));
+        }
+        for operation in pending {
+            operation.wait(Instant::now() + patience)?;
+        }
     }
     state.tensors_were_replaced()
 }

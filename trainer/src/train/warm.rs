@@ -10,6 +10,7 @@ use crate::state::TrainingState;
 use crate::step::{Committed, Course, Fatal, StepError, WorkContext};
 use crate::task::{DataSource, GivenParameters, Normalisation, Parameters, Split, Task};
 use gradsync_collective::{AbortCause, CollectiveError, Communicator};
+use gradsync_formats::checkpoint::Snapshot;
 use gradsync_formats::identity::Position;
 use gradsync_formats::manifest::{DataProgress, Fingerprints};
 use gradsync_formats::run_config::RunConfig;
@@ -186,6 +187,15 @@ impl<'t> Warm<'t> {
             let found = self.state.digest()?;
             if found != *expected {
                 self.holds_state = false;
+                if let BaseSource::Checkpoint { path } = &base.source {
+                    // Whole and of this model, and still another state: what the optimiser keeps differs.
+                    return Err(Fatal::user(format!(
+                        "load {path}: it does not give the state that was saved (digest {found}, saved as {expected}); \
+                         it holds the state of another optimiser than {:?}, use the one that wrote it or a new job",
+                        self.config.training.optimizer.name
+                    ))
+                    .into());
+                }
                 return Err(unusable(format!(
                     "obtain the state at {}: its digest is {found}, the plan says {expected}",
                     base.position
@@ -211,7 +221,10 @@ impl<'t> Warm<'t> {
         };
         if checkpoints.is_shared() || rank == 0 {
             match checkpoints.load(&plan.job_uid, path, &self.fingerprints, &self.state) {
-                Ok(snapshot) => self.state.restore(&snapshot)?,
+                Ok(snapshot) => {
+                    self.check_order(path, &snapshot)?;
+                    self.state.restore(&snapshot)?;
+                }
                 Err(LoadError::Unusable(problem)) => {
                     standing.found_damaged(path.to_owned(), problem.clone());
                     return Err(unusable(format!("load {path}: {problem}")));
@@ -225,6 +238,19 @@ impl<'t> Warm<'t> {
         }
         if plan.lineage.0.len() <= 1 {
             self.origin = self.state.progress();
+        }
+        Ok(())
+    }
+
+    /// A cursor in the middle of an epoch means the samples before it in that seed's order.
+    fn check_order(&self, path: &str, snapshot: &Snapshot) -> Result<(), Fatal> {
+        let within_epoch = snapshot.progress.cursor > 0;
+        if within_epoch && snapshot.seed != self.course.seed {
+            return Err(Fatal::user(format!(
+                "resume from {path}: it stands {} samples into an epoch in the order of seed {}, and \
+                 spec.training.seed is {}; use the same seed, or a checkpoint from an epoch's end",
+                snapshot.progress.cursor, snapshot.seed, self.course.seed
+            )));
         }
         Ok(())
     }
@@ -260,7 +286,11 @@ impl<'t> Warm<'t> {
     /// Takes note of an evaluation.
     pub(crate) fn note_evaluation(&mut self, position: Position, found: &Evaluation) {
         self.metrics.clone_from(&found.metrics);
-        if self.best.as_ref().is_none_or(|best| found.loss < best.loss) {
+        if self
+            .best
+            .as_ref()
+            .is_none_or(|best| found.loss < best.loss || best.loss.is_nan())
+        {
             self.best = Some(Best {
                 position,
                 loss: found.loss,
