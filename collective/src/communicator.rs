@@ -33,36 +33,61 @@ pub trait Communicator: Send + Sync {
     /// Job, generation, rank, world size.
     fn identity(&self) -> &GroupIdentity;
 
+    /// Issues an operation: what the named calls below come to, and all that a transport has to carry.
+    fn issue(&self, channel: Channel, issued: Issued) -> Pending;
+
     /// Everybody's buffer becomes the combination of all, in rank order.
-    fn all_reduce(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending;
+    fn all_reduce(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
+        let issued = Issued::new(OperationKind::AllReduce, buffer).reducing(op, wire);
+        self.issue(channel, issued)
+    }
 
     /// This rank's part of its buffer becomes the combination of that part of all buffers; the other
     /// parts keep what they held.
-    fn reduce_scatter(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending;
+    fn reduce_scatter(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
+        let issued = Issued::new(OperationKind::ReduceScatter, buffer).reducing(op, wire);
+        self.issue(channel, issued)
+    }
 
     /// Each rank's part of the buffer reaches all others.
-    fn all_gather(&self, channel: Channel, buffer: Buffer) -> Pending;
+    fn all_gather(&self, channel: Channel, buffer: Buffer) -> Pending {
+        self.issue(channel, Issued::new(OperationKind::AllGather, buffer))
+    }
 
     /// Everybody's buffer becomes that of rank `root`.
-    fn broadcast(&self, channel: Channel, buffer: Buffer, root: usize) -> Pending;
+    fn broadcast(&self, channel: Channel, buffer: Buffer, root: usize) -> Pending {
+        let issued = Issued::new(OperationKind::Broadcast, buffer).rooted_at(root);
+        self.issue(channel, issued)
+    }
 
     /// Sends the buffer to rank `to`, which receives it with the same length and type. Done when the
     /// bytes are handed over to the system; two ranks that send to each other on one channel must
     /// not both do it first.
-    fn send(&self, channel: Channel, buffer: Buffer, to: usize) -> Pending;
+    fn send(&self, channel: Channel, buffer: Buffer, to: usize) -> Pending {
+        self.issue(channel, Issued::new(OperationKind::Send, buffer).between(to, to))
+    }
 
     /// Receives into the buffer what rank `from` sends.
-    fn receive(&self, channel: Channel, buffer: Buffer, from: usize) -> Pending;
+    fn receive(&self, channel: Channel, buffer: Buffer, from: usize) -> Pending {
+        let to = self.identity().rank;
+        self.issue(
+            channel,
+            Issued::new(OperationKind::Receive, buffer).between(to, from),
+        )
+    }
 
     /// Done when all ranks have issued it.
-    fn barrier(&self, channel: Channel) -> Pending;
+    fn barrier(&self, channel: Channel) -> Pending {
+        self.issue(channel, Issued::barrier())
+    }
 
     /// Checksum of the collective operations issued so far on a channel (kind, elements, type,
     /// operator, in order): equal on all ranks at every boundary.
     fn sequence_checksum(&self, channel: Channel) -> u64;
 
     /// Ends the communicator, from any thread: all handles end with `Aborted`, the peers see this
-    /// rank leave. When it returns, no thread of the transport touches any region.
+    /// rank leave. When it returns, no thread of the transport touches any region (but for one that is
+    /// stuck in a readiness event: its buffer stays taken).
     ///
     /// For `Stop` and `Reform` with nothing pending, as for a drop, it is a leave in order: peers that
     /// have yet to finish an operation whose part here is done can still do so (a closing barrier,
@@ -79,13 +104,25 @@ pub fn partition(elements: usize, world: usize, rank: usize) -> Range<usize> {
 
 /// An operation as issued: what peers must agree on, the memory, and the one peer of a
 /// point-to-point operation.
-pub(crate) struct Issued {
+///
+/// Made by the named calls of [`Communicator`] alone, so that a transport need not check its form.
+pub struct Issued {
     pub(crate) operation: Operation,
     pub(crate) buffer: Option<Buffer>,
     pub(crate) peer: Option<usize>,
 }
 
 impl Issued {
+    /// What peers must agree on.
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// The memory, which a barrier has none of.
+    pub fn buffer(&self) -> Option<&Buffer> {
+        self.buffer.as_ref()
+    }
+
     pub(crate) fn new(kind: OperationKind, buffer: Buffer) -> Issued {
         let operation = Operation {
             kind,

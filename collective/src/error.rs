@@ -80,6 +80,13 @@ pub enum CollectiveError {
         /// Why.
         cause: AbortCause,
     },
+    /// The communicator has ended, but its thread did not let go of the operation's buffer, which
+    /// stays taken.
+    #[error("the transport did not let go of its buffer within {after:?} of the communicator's end")]
+    Stuck {
+        /// Time waited.
+        after: Duration,
+    },
     /// The transport itself broke: a system call, or bytes against the protocol.
     #[error("transport to rank {rank}: {cause}")]
     Transport {

@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use crate::agreement::segment_hash;
-use crate::buffer::Buffer;
 use crate::communicator::{Communicator, GroupIdentity, Issued, partition};
 use crate::element::DType;
 use crate::error::{AbortCause, CollectiveError};
-use crate::operation::{Channel, Operation, OperationKind, ReduceOp, WireType};
+use crate::operation::{Channel, Operation, OperationKind, ReduceOp};
 use crate::pending::{Completion, Moved, Overdue, Pending};
 use crate::reduce::reduce_in_place;
 use crate::region::Lease;
@@ -275,66 +274,6 @@ fn copy_part(leases: &mut [&mut Lease], from: usize, part: Range<usize>) {
 }
 
 impl Member {
-    fn issue(&self, channel: Channel, issued: Issued) -> Pending {
-        let refused = |reason: String| {
-            Pending::ready(Err(CollectiveError::Refused {
-                operation: Box::new(issued.operation),
-                reason,
-            }))
-        };
-        let rank = self.identity.rank;
-        if let Some(reason) = issued.obstacle(&self.identity) {
-            return refused(reason);
-        }
-        if issued
-            .buffer
-            .as_ref()
-            .is_some_and(|buffer| buffer.readiness().is_some())
-        {
-            return refused("an in-process group takes only memory that is ready".into());
-        }
-        let mut state = self.shared.state();
-        if let Some(error) = &state.ended[rank] {
-            return Pending::ready(Err(error.clone()));
-        }
-        if state.waiting[rank][channel.index()].queue.len() >= QUEUE_BOUND {
-            return refused(format!(
-                "{QUEUE_BOUND} operations wait on this channel, wait for some first"
-            ));
-        }
-        let lease = match issued
-            .buffer
-            .as_ref()
-            .map(|buffer| buffer.lease(issued.writes(rank)))
-        {
-            Some(Err(error)) => return refused(error.to_string()),
-            Some(Ok(lease)) => Some(lease),
-            None => None,
-        };
-        let checksum = &mut self.checksums()[channel.index()];
-        *checksum = sequence::extend(*checksum, &issued.operation);
-        let completion = Arc::new(Completion::default());
-        let lane = &mut state.waiting[rank][channel.index()];
-        lane.queue.push_back(Waiting {
-            operation: issued.operation,
-            peer: issued.peer,
-            lease,
-            wants_hash: issued.wants_content_hash(),
-            completion: completion.clone(),
-            issued: Instant::now(),
-            position: lane.issued,
-        });
-        lane.issued += 1;
-        state.advance(channel);
-        Pending::new(
-            completion,
-            Arc::new(GiveUp {
-                rank,
-                shared: self.shared.clone(),
-            }),
-        )
-    }
-
     fn checksums(&self) -> MutexGuard<'_, [u64; Channel::ALL.len()]> {
         self.checksums
             .lock()
@@ -399,44 +338,64 @@ impl Communicator for Member {
         &self.identity
     }
 
-    fn all_reduce(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
-        self.issue(
-            channel,
-            Issued::new(OperationKind::AllReduce, buffer).reducing(op, wire),
+    fn issue(&self, channel: Channel, issued: Issued) -> Pending {
+        let refused = |reason: String| {
+            Pending::ready(Err(CollectiveError::Refused {
+                operation: Box::new(issued.operation),
+                reason,
+            }))
+        };
+        let rank = self.identity.rank;
+        if let Some(reason) = issued.obstacle(&self.identity) {
+            return refused(reason);
+        }
+        if issued
+            .buffer
+            .as_ref()
+            .is_some_and(|buffer| buffer.readiness().is_some())
+        {
+            return refused("an in-process group takes only memory that is ready".into());
+        }
+        let mut state = self.shared.state();
+        if let Some(error) = &state.ended[rank] {
+            return Pending::ready(Err(error.clone()));
+        }
+        if state.waiting[rank][channel.index()].queue.len() >= QUEUE_BOUND {
+            return refused(format!(
+                "{QUEUE_BOUND} operations wait on this channel, wait for some first"
+            ));
+        }
+        let lease = match issued
+            .buffer
+            .as_ref()
+            .map(|buffer| buffer.lease(issued.writes(rank)))
+        {
+            Some(Err(error)) => return refused(error.to_string()),
+            Some(Ok(lease)) => Some(lease),
+            None => None,
+        };
+        let checksum = &mut self.checksums()[channel.index()];
+        *checksum = sequence::extend(*checksum, &issued.operation);
+        let completion = Arc::new(Completion::default());
+        let lane = &mut state.waiting[rank][channel.index()];
+        lane.queue.push_back(Waiting {
+            operation: issued.operation,
+            peer: issued.peer,
+            lease,
+            wants_hash: issued.wants_content_hash(),
+            completion: completion.clone(),
+            issued: Instant::now(),
+            position: lane.issued,
+        });
+        lane.issued += 1;
+        state.advance(channel);
+        Pending::new(
+            completion,
+            Arc::new(GiveUp {
+                rank,
+                shared: self.shared.clone(),
+            }),
         )
-    }
-
-    fn reduce_scatter(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
-        self.issue(
-            channel,
-            Issued::new(OperationKind::ReduceScatter, buffer).reducing(op, wire),
-        )
-    }
-
-    fn all_gather(&self, channel: Channel, buffer: Buffer) -> Pending {
-        self.issue(channel, Issued::new(OperationKind::AllGather, buffer))
-    }
-
-    fn broadcast(&self, channel: Channel, buffer: Buffer, root: usize) -> Pending {
-        self.issue(
-            channel,
-            Issued::new(OperationKind::Broadcast, buffer).rooted_at(root),
-        )
-    }
-
-    fn send(&self, channel: Channel, buffer: Buffer, to: usize) -> Pending {
-        self.issue(channel, Issued::new(OperationKind::Send, buffer).between(to, to))
-    }
-
-    fn receive(&self, channel: Channel, buffer: Buffer, from: usize) -> Pending {
-        self.issue(
-            channel,
-            Issued::new(OperationKind::Receive, buffer).between(self.identity.rank, from),
-        )
-    }
-
-    fn barrier(&self, channel: Channel) -> Pending {
-        self.issue(channel, Issued::barrier())
     }
 
     fn sequence_checksum(&self, channel: Channel) -> u64 {

@@ -26,7 +26,7 @@ mod region;
 mod sequence;
 
 pub use buffer::{Buffer, BufferError, Readiness};
-pub use communicator::{Communicator, GroupIdentity, partition};
+pub use communicator::{Communicator, GroupIdentity, Issued, partition};
 pub use element::{DType, Element};
 pub use error::{AbortCause, CollectiveError};
 pub use operation::{Channel, Operation, OperationKind, ReduceOp, WireType};

@@ -29,6 +29,10 @@ impl std::ops::AddAssign for Moved {
     }
 }
 
+/// How long after its end a transport's threads may take to let go of what they hold. They block in
+/// nothing but a poll that the end wakes, so only a readiness event that never returns can use it up.
+pub(crate) const SETTLED_WITHIN: Duration = Duration::from_secs(30);
+
 /// An operation on its way. Dropping it does not end the operation.
 #[must_use = "an operation's result is seen only by waiting for it"]
 pub struct Pending {
@@ -62,14 +66,23 @@ impl Pending {
 
     /// Waits for the result. At `deadline` the whole communicator is ended, since its ranks can no
     /// longer be at the same place; when this returns, the transport no longer touches the buffer.
+    /// Should the transport's thread not answer even then, the error is
+    /// [`Stuck`](CollectiveError::Stuck) and the buffer stays taken: no other operation gets it.
     pub fn wait(self, deadline: Instant) -> Result<Moved, CollectiveError> {
+        self.wait_and_settle(deadline, SETTLED_WITHIN)
+    }
+
+    fn wait_and_settle(self, deadline: Instant, settled_within: Duration) -> Result<Moved, CollectiveError> {
         if let Some(result) = self.completion.wait_until(deadline) {
             return result;
         }
         if let Some(overdue) = &self.overdue {
             overdue.give_up(&self.completion);
         }
-        self.completion.wait()
+        let settled = self.completion.wait_until(Instant::now() + settled_within);
+        settled.unwrap_or(Err(CollectiveError::Stuck {
+            after: settled_within,
+        }))
     }
 
     /// True when `wait` would return at once.
@@ -132,17 +145,24 @@ impl Completion {
             };
         }
     }
+}
 
-    fn wait(&self) -> Result<Moved, CollectiveError> {
-        let mut state = self.state();
-        loop {
-            if let Some(result) = &*state {
-                return result.clone();
-            }
-            state = self
-                .done
-                .wait(state)
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transport whose thread never answers.
+    struct Deaf;
+
+    impl Overdue for Deaf {
+        fn give_up(&self, _: &Completion) {}
+    }
+
+    #[test]
+    fn a_transport_that_never_answers_ends_the_wait_with_stuck() {
+        let pending = Pending::new(Arc::default(), Arc::new(Deaf));
+        let result = pending.wait_and_settle(Instant::now(), Duration::ZERO);
+        let after = Duration::ZERO;
+        assert_eq!(result, Err(CollectiveError::Stuck { after }));
     }
 }

@@ -1,6 +1,7 @@
 //! Developer tasks: `cargo xtask <task>`.
 
 mod bench;
+mod broken_rules;
 mod crds;
 
 use clap::{Parser, Subcommand};
@@ -18,6 +19,8 @@ struct Cli {
 enum Task {
     /// Write the CustomResourceDefinition, or check that it is up to date.
     Crds(crds::CrdsArgs),
+    /// Break each invariant in a copy of the sources and see that its test fails.
+    BrokenRules(broken_rules::BrokenRulesArgs),
     /// Measure.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         .unwrap_or(Path::new("."));
     let done = match Cli::parse().task {
         Task::Crds(args) => crds::run(root, &args),
+        Task::BrokenRules(args) => broken_rules::run(root, &args),
         Task::Bench(bench) => bench::run(root, bench),
     };
     match done {

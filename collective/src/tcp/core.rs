@@ -9,8 +9,8 @@ use crate::agreement::segment_hash;
 use crate::buffer::{Buffer, Readiness};
 use crate::communicator::{Communicator, GroupIdentity, Issued};
 use crate::error::{AbortCause, CollectiveError};
-use crate::operation::{Channel, Operation, OperationKind, ReduceOp, WireType};
-use crate::pending::{Completion, Moved, Overdue, Pending};
+use crate::operation::{Channel, Operation};
+use crate::pending::{Completion, Moved, Overdue, Pending, SETTLED_WITHIN};
 use crate::region::Lease;
 use crate::sequence;
 use crate::tcp::door::Door;
@@ -216,13 +216,24 @@ impl Core {
         }
     }
 
+    /// Returns when no thread is left. One that does not stop in time keeps its buffers, which nobody
+    /// else gets then: leaving it behind harms no memory.
     fn wait_until_stopped(&self) {
+        let deadline = Instant::now() + SETTLED_WITHIN;
         let mut running = locked(&self.running);
         while *running > 0 {
-            running = self
-                .stopped
-                .wait(running)
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::error!(
+                    threads = *running,
+                    "threads of an ended communicator did not stop in {SETTLED_WITHIN:?}"
+                );
+                return;
+            }
+            running = match self.stopped.wait_timeout(running, left) {
+                Ok((running, _)) => running,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
         }
     }
 
@@ -309,7 +320,27 @@ struct Member {
     core: Arc<Core>,
 }
 
-impl Member {
+struct GiveUp {
+    core: Arc<Core>,
+    channel: Channel,
+}
+
+impl Overdue for GiveUp {
+    fn give_up(&self, completion: &Completion) {
+        // The channel's thread knows whom it waits for. It ends the communicator, and with it every
+        // operation of the channel, promptly: nothing it does blocks.
+        let lane = &self.core.lanes[self.channel.index()];
+        completion.mark_overdue();
+        lane.impatient.store(true, Ordering::Release);
+        lane.waker.wake();
+    }
+}
+
+impl Communicator for Member {
+    fn identity(&self) -> &GroupIdentity {
+        &self.core.local.identity
+    }
+
     fn issue(&self, channel: Channel, issued: Issued) -> Pending {
         let core = &self.core;
         let identity = &core.local.identity;
@@ -370,69 +401,6 @@ impl Member {
                 channel,
             }),
         )
-    }
-}
-
-struct GiveUp {
-    core: Arc<Core>,
-    channel: Channel,
-}
-
-impl Overdue for GiveUp {
-    fn give_up(&self, completion: &Completion) {
-        // The channel's thread knows whom it waits for. It ends the communicator, and with it every
-        // operation of the channel, promptly: nothing it does blocks.
-        let lane = &self.core.lanes[self.channel.index()];
-        completion.mark_overdue();
-        lane.impatient.store(true, Ordering::Release);
-        lane.waker.wake();
-    }
-}
-
-impl Communicator for Member {
-    fn identity(&self) -> &GroupIdentity {
-        &self.core.local.identity
-    }
-
-    fn all_reduce(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
-        self.issue(
-            channel,
-            Issued::new(OperationKind::AllReduce, buffer).reducing(op, wire),
-        )
-    }
-
-    fn reduce_scatter(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
-        self.issue(
-            channel,
-            Issued::new(OperationKind::ReduceScatter, buffer).reducing(op, wire),
-        )
-    }
-
-    fn all_gather(&self, channel: Channel, buffer: Buffer) -> Pending {
-        self.issue(channel, Issued::new(OperationKind::AllGather, buffer))
-    }
-
-    fn broadcast(&self, channel: Channel, buffer: Buffer, root: usize) -> Pending {
-        self.issue(
-            channel,
-            Issued::new(OperationKind::Broadcast, buffer).rooted_at(root),
-        )
-    }
-
-    fn send(&self, channel: Channel, buffer: Buffer, to: usize) -> Pending {
-        self.issue(channel, Issued::new(OperationKind::Send, buffer).between(to, to))
-    }
-
-    fn receive(&self, channel: Channel, buffer: Buffer, from: usize) -> Pending {
-        let to = self.core.local.identity.rank;
-        self.issue(
-            channel,
-            Issued::new(OperationKind::Receive, buffer).between(to, from),
-        )
-    }
-
-    fn barrier(&self, channel: Channel) -> Pending {
-        self.issue(channel, Issued::barrier())
     }
 
     fn sequence_checksum(&self, channel: Channel) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::support::{Act, Run, Watch, builtin, cnn, config, distance, meddle};
 use crate::tokens::{MeanCount, Tokens};
-use gradsync_collective::Channel;
+use gradsync_collective::{Channel, OperationKind};
 use gradsync_formats::order::Order;
 use gradsync_formats::run_config::RunConfig;
 use gradsync_trainer::task::Task;
@@ -89,9 +89,9 @@ fn g2_the_number_of_collectives_does_not_depend_on_the_number_of_parts() {
             meddle(
                 inner,
                 0,
-                Arc::new(move |_, name, channel, _| {
+                Arc::new(move |_, kind, channel, _| {
                     // Comparisons of digests gather on the state channel, as often as time allows.
-                    if name == "all_reduce" || channel == Channel::Control {
+                    if kind == OperationKind::AllReduce || channel == Channel::Control {
                         counted.fetch_add(1, Ordering::Relaxed);
                     }
                     Act::Pass

@@ -4,7 +4,7 @@
 use crate::support::{
     Act, Captured, MeddledTask, Run, Watch, Wire, builtin, cnn, config, copy_store, die, job, meddle, watch,
 };
-use gradsync_collective::Channel;
+use gradsync_collective::{Channel, OperationKind};
 use gradsync_formats::grid::parts_of_share;
 use gradsync_formats::run_config::{CheckpointSpec, Length, ResumePolicy, ResumeSpec, RunConfig};
 use gradsync_formats::store::MemoryStore;
@@ -167,8 +167,8 @@ fn without_synchronisation_the_first_step_shows_a_thousandfold_of_every_toleranc
         meddle(
             inner,
             0,
-            Arc::new(|_, name, channel, _| match (name, channel) {
-                ("all_reduce", Channel::Gradients) => Act::Alone,
+            Arc::new(|_, kind, channel, _| match (kind, channel) {
+                (OperationKind::AllReduce, Channel::Gradients) => Act::Alone,
                 _ => Act::Pass,
             }),
         )

@@ -4,7 +4,7 @@ use crate::sometimes::{Sometimes, spec, uses};
 use crate::support::{
     Act, MeddledTask, Run, Watch, Wire, builtin, cnn, config, distance, meddle, recoveries, watch,
 };
-use gradsync_collective::Channel;
+use gradsync_collective::{Channel, OperationKind};
 use gradsync_formats::run_config::{AllReduceSpec, PrecisionMode, RunConfig};
 use gradsync_trainer::step::Committed;
 use gradsync_trainer::strategy::Event;
@@ -96,8 +96,8 @@ fn i3_another_operation_on_one_rank_is_a_typed_error_on_all_of_them() {
                 meddle(
                     inner,
                     lie,
-                    Arc::new(move |_, name, channel, _| {
-                        let gradients = (name, channel) == ("all_reduce", Channel::Gradients);
+                    Arc::new(move |_, kind, channel, _| {
+                        let gradients = (kind, channel) == (OperationKind::AllReduce, Channel::Gradients);
                         if gradients && first.swap(false, Ordering::Relaxed) {
                             Act::AfterAnother
                         } else {

@@ -1,7 +1,8 @@
 //! Faults put between the engine and what it works with, through its own traits.
 
 use gradsync_collective::{
-    AbortCause, Buffer, Channel, Communicator, DType, GroupIdentity, Pending, ReduceOp, WireType, in_process,
+    AbortCause, Buffer, Channel, Communicator, DType, GroupIdentity, Issued, OperationKind, Pending,
+    ReduceOp, WireType, in_process,
 };
 use gradsync_formats::run_config::TrainingSpec;
 use gradsync_trainer::parameters::ModelBuilder;
@@ -22,8 +23,8 @@ pub enum Act {
     AfterAnother,
 }
 
-/// Decides on an operation, given the group, the operation's name, channel and buffer.
-pub type Decide = Arc<dyn Fn(&GroupIdentity, &'static str, Channel, Option<&Buffer>) -> Act + Send + Sync>;
+/// Decides on an operation, given the group, the operation's kind, channel and buffer.
+pub type Decide = Arc<dyn Fn(&GroupIdentity, OperationKind, Channel, Option<&Buffer>) -> Act + Send + Sync>;
 
 /// A communicator that a test meddles with.
 pub struct Meddled {
@@ -44,59 +45,25 @@ pub fn meddle(inner: Arc<dyn Communicator>, lie: u64, decide: Decide) -> Arc<dyn
     })
 }
 
-impl Meddled {
-    fn to(&self, name: &'static str, channel: Channel, buffer: Option<&Buffer>) -> &dyn Communicator {
-        match (self.decide)(self.inner.identity(), name, channel, buffer) {
-            Act::Pass => self.inner.as_ref(),
-            Act::Alone => self.alone.as_ref(),
+impl Communicator for Meddled {
+    fn identity(&self) -> &GroupIdentity {
+        self.inner.identity()
+    }
+
+    fn issue(&self, channel: Channel, issued: Issued) -> Pending {
+        let kind = issued.operation().kind;
+        match (self.decide)(self.inner.identity(), kind, channel, issued.buffer()) {
+            Act::Pass => self.inner.issue(channel, issued),
+            Act::Alone => self.alone.issue(channel, issued),
             Act::AfterAnother => {
                 let other = Buffer::zeroed(3, DType::F64).unwrap();
                 drop(
                     self.inner
                         .all_reduce(channel, other, ReduceOp::Sum, WireType::Same),
                 );
-                self.inner.as_ref()
+                self.inner.issue(channel, issued)
             }
         }
-    }
-}
-
-impl Communicator for Meddled {
-    fn identity(&self) -> &GroupIdentity {
-        self.inner.identity()
-    }
-
-    fn all_reduce(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
-        let to = self.to("all_reduce", channel, Some(&buffer));
-        to.all_reduce(channel, buffer, op, wire)
-    }
-
-    fn reduce_scatter(&self, channel: Channel, buffer: Buffer, op: ReduceOp, wire: WireType) -> Pending {
-        let to = self.to("reduce_scatter", channel, Some(&buffer));
-        to.reduce_scatter(channel, buffer, op, wire)
-    }
-
-    fn all_gather(&self, channel: Channel, buffer: Buffer) -> Pending {
-        self.to("all_gather", channel, Some(&buffer))
-            .all_gather(channel, buffer)
-    }
-
-    fn broadcast(&self, channel: Channel, buffer: Buffer, root: usize) -> Pending {
-        self.to("broadcast", channel, Some(&buffer))
-            .broadcast(channel, buffer, root)
-    }
-
-    fn send(&self, channel: Channel, buffer: Buffer, to: usize) -> Pending {
-        self.to("send", channel, Some(&buffer)).send(channel, buffer, to)
-    }
-
-    fn receive(&self, channel: Channel, buffer: Buffer, from: usize) -> Pending {
-        self.to("receive", channel, Some(&buffer))
-            .receive(channel, buffer, from)
-    }
-
-    fn barrier(&self, channel: Channel) -> Pending {
-        self.to("barrier", channel, None).barrier(channel)
     }
 
     fn sequence_checksum(&self, channel: Channel) -> u64 {
