@@ -7,4 +7,5 @@ pub mod checkpoint;
 pub mod commands;
 pub mod reference;
 pub mod run;
+pub mod terminal;
 pub mod validate;

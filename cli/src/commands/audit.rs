@@ -2,6 +2,7 @@
 
 use super::format::Format;
 use crate::audit::{find_records, known_about};
+use crate::terminal;
 use anyhow::bail;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,8 +43,8 @@ impl AuditArgs {
             );
         }
         match self.output {
-            Format::Text => print!("{verdict}"),
-            Format::Json => println!("{}", serde_json::to_string_pretty(&verdict)?),
+            Format::Text => terminal::answer(&verdict.to_string())?,
+            Format::Json => terminal::answer(&(serde_json::to_string_pretty(&verdict)? + "\n"))?,
         }
         Ok(if verdict.clean {
             ExitCode::SUCCESS

@@ -2,6 +2,7 @@
 
 use super::format::Format;
 use crate::checkpoint::{Row, describe, find_jobs, open, rows};
+use crate::terminal;
 use anyhow::{Context as _, bail};
 use gradsync_formats::checkpoint::{Expected, export, load};
 use gradsync_formats::store::{DirectoryStore, Store as _};
@@ -61,8 +62,8 @@ impl CheckpointArgs {
                 let snapshot = load(&store, &reference.path, &Expected::default())?;
                 let description = describe(&reference.path, &snapshot);
                 match output {
-                    Format::Text => print!("{description}"),
-                    Format::Json => println!("{}", serde_json::to_string_pretty(&description)?),
+                    Format::Text => terminal::answer(&description.to_string())?,
+                    Format::Json => terminal::answer(&(serde_json::to_string_pretty(&description)? + "\n"))?,
                 }
             }
             Action::Export { path, to } => export_to(&path, &to)?,
@@ -80,11 +81,10 @@ fn list(directory: &Path, output: Format) -> anyhow::Result<()> {
     for job in &jobs {
         all.extend(rows(&job.uid, &job.list()?));
     }
-    match output {
-        Format::Json => println!("{}", serde_json::to_string_pretty(&all)?),
-        Format::Text => all.iter().for_each(|row| println!("{row}")),
-    }
-    Ok(())
+    terminal::answer(&match output {
+        Format::Json => serde_json::to_string_pretty(&all)? + "\n",
+        Format::Text => all.iter().map(|row| format!("{row}\n")).collect(),
+    })
 }
 
 fn export_to(path: &Path, to: &Path) -> anyhow::Result<()> {
@@ -100,11 +100,10 @@ fn export_to(path: &Path, to: &Path) -> anyhow::Result<()> {
     DirectoryStore::new(folder)
         .put(name, &bytes)
         .with_context(|| format!("write {}", to.display()))?;
-    println!(
-        "{}: parameters and buffers of {} ({})",
+    terminal::answer(&format!(
+        "{}: parameters and buffers of {} ({})\n",
         to.display(),
         reference.path,
         snapshot.position
-    );
-    Ok(())
+    ))
 }

@@ -1,9 +1,10 @@
 //! `gradsync validate JOB.yaml...`: says what the API server would say to these manifests.
 
+use crate::terminal;
 use crate::validate::{self, Problem};
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -58,9 +59,7 @@ impl ValidateArgs {
                 serde_json::to_string_pretty(&all).context("write the answer as JSON")? + "\n"
             }
         };
-        std::io::stdout()
-            .write_all(text.as_bytes())
-            .context("write the answer")?;
+        terminal::answer(&text)?;
         Ok(if verdicts.iter().all(Verdict::is_ok) {
             ExitCode::SUCCESS
         } else {
