@@ -53,7 +53,9 @@ impl DirectoryStore {
         let folder = file.parent().unwrap_or(&self.root);
         let number = self.puts.fetch_add(1, Ordering::Relaxed);
         let temporary = folder.join(format!(".{}.{number}{TEMPORARY_SUFFIX}", self.writer.simple()));
-        let mut open = self.create(folder, &temporary)?;
+        let mut open = self
+            .create(folder, &temporary)
+            .inspect_err(|_| self.remove_empty(folder))?;
         let written = open
             .write_all(bytes)
             .map_err(io_error("write", file))
@@ -65,6 +67,7 @@ impl DirectoryStore {
         if written.is_err() {
             // The first error counts; what cannot be removed now is a leftover that is never listed.
             let _ = fs::remove_file(&temporary);
+            self.remove_empty(folder);
         }
         written?;
         sync_folder(folder)
@@ -79,6 +82,18 @@ impl DirectoryStore {
             }
         }
         Err(io_error("create", temporary)(io::ErrorKind::NotFound.into()))
+    }
+
+    /// Removes `folder` and those above it as long as they are empty; one that is in use again stays, by the
+    /// system's own check.
+    fn remove_empty(&self, folder: &Path) {
+        let mut folder = Some(folder);
+        while let Some(empty) = folder.filter(|f| *f != self.root && f.starts_with(&self.root)) {
+            if fs::remove_dir(empty).is_err() {
+                break;
+            }
+            folder = empty.parent();
+        }
     }
 
     /// Visits all files below `folder`, temporaries too, as (path, key).
@@ -165,16 +180,9 @@ impl Store for DirectoryStore {
         }
         // Deletions reach the disk in the order in which they were asked for: a manifest never outlives
         // the parts that are deleted after it.
-        let mut folder = file.parent();
-        if let Some(folder) = folder {
+        if let Some(folder) = file.parent() {
             sync_folder(folder)?;
-        }
-        // Folders that became empty go too; one that is in use again stays, by the system's own check.
-        while let Some(empty) = folder.filter(|f| *f != self.root && f.starts_with(&self.root)) {
-            if fs::remove_dir(empty).is_err() {
-                break;
-            }
-            folder = empty.parent();
+            self.remove_empty(folder);
         }
         Ok(())
     }
@@ -354,6 +362,17 @@ mod tests {
         let error = s.put("a/b", b"x").unwrap_err().to_string();
         assert!(error.contains("when/needed/a"), "{error}");
         assert_eq!(s.get("a").unwrap(), b"file");
+    }
+
+    #[test]
+    fn a_put_that_cannot_be_finished_leaves_no_folder() {
+        let (_dir, s) = store();
+        let name = "x".repeat(300);
+        s.put(&format!("u/step-1-g1/{name}"), b"x").unwrap_err();
+        assert!(!s.root().join("u").exists());
+        s.put("u/step-1-g1/a", b"x").unwrap();
+        s.put(&format!("u/step-1-g1/{name}"), b"x").unwrap_err();
+        assert_eq!(s.list("").unwrap(), ["u/step-1-g1/a"]);
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn check_key(key: &str) -> Result<(), StoreError> {
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; free space or raise the volume's size, then start again: nothing half-written is left"
+            "; free space or raise the volume's size: nothing half-written is left"
         }
         io::ErrorKind::FileTooLarge => "; raise the limit on the size of one file (ulimit -f)",
         io::ErrorKind::PermissionDenied => {

@@ -192,6 +192,9 @@ impl<P: Persist> Actor<P> {
 
     fn note_phase(&mut self, phase: Phase) {
         match phase {
+            Phase::Broken { generation, cause } if self.is_ending() => {
+                tracing::info!(%generation, cause, "members leave, since the run ends");
+            }
             Phase::Broken { generation, cause } => {
                 tracing::warn!(%generation, cause, "a generation ended");
                 self.history.broken_at = Some(Instant::now());
@@ -210,6 +213,14 @@ impl<P: Persist> Actor<P> {
                 }
             }
         }
+    }
+
+    /// Whether no generation will follow: the job has ended, or everybody is asked to stop.
+    fn is_ending(&self) -> bool {
+        matches!(
+            self.machine.reason(),
+            Reason::Complete | Reason::Failed { .. } | Reason::Stopping { .. } | Reason::Stopped { .. }
+        )
     }
 
     /// Keeps of each phase the longest that a member measured.

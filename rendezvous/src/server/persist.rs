@@ -227,10 +227,18 @@ impl FilePersist {
         let bytes =
             serde_json::to_vec_pretty(&document).map_err(|e| self.error("encode")(io::Error::other(e)))?;
         let temporary = self.directory.join(format!("{MEMBERSHIP_FILE}.tmp"));
-        let mut file = File::create(&temporary).map_err(self.error("write"))?;
-        file.write_all(&bytes).map_err(self.error("write"))?;
-        file.sync_all().map_err(self.error("flush"))?;
-        std::fs::rename(&temporary, self.path()).map_err(self.error("rename"))?;
+        let written = File::create(&temporary)
+            .map_err(self.error("write"))
+            .and_then(|mut file| {
+                file.write_all(&bytes).map_err(self.error("write"))?;
+                file.sync_all().map_err(self.error("flush"))?;
+                std::fs::rename(&temporary, self.path()).map_err(self.error("rename"))
+            });
+        if written.is_err() {
+            // The first error counts.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written?;
         let directory = File::open(&self.directory).map_err(self.error("flush the directory of"))?;
         directory.sync_all().map_err(self.error("flush the directory of"))
     }

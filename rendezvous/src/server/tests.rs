@@ -334,6 +334,16 @@ fn formed(generation: u64, digest: &str) -> Formed {
     }
 }
 
+#[test]
+fn a_membership_that_cannot_be_written_leaves_no_temporary_file() {
+    let place = tempfile::tempdir().unwrap();
+    let temporary = place.path().join("membership.json.tmp");
+    std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
+    let error = FilePersist::open(place.path()).unwrap_err().to_string();
+    assert!(error.contains("membership.json: No space left"), "{error}");
+    assert!(std::fs::symlink_metadata(&temporary).is_err());
+}
+
 #[tokio::test]
 async fn of_two_services_over_one_file_one_persists_a_generation() {
     let folder = tempfile::tempdir().unwrap();
