@@ -29,6 +29,8 @@ fn a_run_completes_and_leaves_all_that_it_promises() {
     ] {
         assert!(place.out().join(name).exists(), "{name}");
     }
+    let log = fs::read_to_string(place.out().join("logs/launcher.log")).unwrap();
+    assert!(!log.contains("WARN"), "an end in order warns of nothing: {log}");
     let metrics = fs::read_to_string(place.out().join("metrics.jsonl")).unwrap();
     let steps: Vec<u64> = metrics
         .lines()
@@ -140,7 +142,7 @@ fn a_users_mistake_ends_the_run_at_once_and_may_be_mended_in_the_same_directory(
     let fault = json!({"slot": 0, "beforeStep": 1, "kind": "userError"});
     let manifest = place.script(json!({"hold": place.hold(1), "faults": [fault]}), 3);
     let (code, text) = place.run(&manifest, &[]);
-    assert_eq!(code, 1, "{text}");
+    assert_eq!(code, 2, "bad input: {text}");
     let summary = place.summary();
     assert!(
         summary["error"]

@@ -3,9 +3,10 @@
 
 mod run_support;
 
-use run_support::{Place, signal};
+use run_support::{Place, signal, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The count task: after E epochs every parameter is exactly E if every sample was used exactly once in
@@ -32,10 +33,10 @@ fn gradsync(arguments: &[&str]) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// Every parameter in the newest checkpoint, read from the exported file.
-fn exported(place: &Place) -> Vec<f64> {
+/// Every parameter in the newest checkpoint of a run, read from the exported file.
+fn exported(place: &Place, out: &Path) -> Vec<f64> {
     let file = place.path("export.safetensors");
-    let (out, to) = (place.out().display().to_string(), file.display().to_string());
+    let (out, to) = (out.display().to_string(), file.display().to_string());
     let (done, text) = gradsync(&["checkpoint", "export", &out, "--to", &to]);
     assert!(done, "{text}");
     let bytes = std::fs::read(file).unwrap();
@@ -85,7 +86,7 @@ fn every_sample_counts_exactly_once_per_epoch_through_a_kill_a_stop_and_other_wo
     assert_eq!(complete["metrics"]["uses"], 3.0);
     let (clean, text) = gradsync(&["audit", &place.out().display().to_string()]);
     assert!(clean, "{text}");
-    let counts = exported(&place);
+    let counts = exported(&place, &place.out());
     assert_eq!(counts.len() as u64, SAMPLES);
     assert!(counts.iter().all(|uses| *uses == 3.0), "{counts:?}");
 }
@@ -103,7 +104,7 @@ fn what_the_task_cannot_take_fails_at_once_with_its_reason() {
         ),
     ] {
         let (code, text) = place.run(&manifest, &["--set", set]);
-        assert_eq!(code, 1, "{set}: {text}");
+        assert_eq!(code, 2, "{set}: bad input: {text}");
         let summary = place.summary();
         let error = summary["error"].as_str().unwrap();
         assert!(error.contains(part), "{set}: {error}");
@@ -111,4 +112,101 @@ fn what_the_task_cannot_take_fails_at_once_with_its_reason() {
         assert!(!text.contains("panicked"), "{text}");
         place.until_no_worker();
     }
+}
+
+/// The folders of whole checkpoints, newest first.
+fn checkpoints(place: &Place) -> Vec<PathBuf> {
+    let out = place.out().display().to_string();
+    let (done, text) = gradsync(&["checkpoint", "list", &out, "--output", "json"]);
+    assert!(done, "{text}");
+    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+    rows.iter()
+        .filter(|row| row["usable"] == true)
+        .map(|row| place.out().join("volumes/c").join(row["path"].as_str().unwrap()))
+        .collect()
+}
+
+/// Runs until `commits` steps, then stops in order.
+fn stopped_after(place: &Place, manifest: &Path, commits: usize) {
+    let run = place.start(manifest, &[]);
+    place.until_committed(1, 2, commits);
+    run.signal(Signal::TERM);
+    let (code, text) = run.end();
+    assert_eq!(code, 130, "{text}");
+    let summary = place.summary();
+    assert_eq!(
+        summary["checkpointStep"], summary["steps"],
+        "nothing is lost: {summary}"
+    );
+    assert_eq!(summary["lostSteps"], 0);
+    place.until_no_worker();
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_aloud() {
+    let place = Place::training();
+    let manifest = count(&place, 5003);
+    stopped_after(&place, &manifest, 45);
+    let newest = checkpoints(&place).remove(0);
+    let file = newest.join("parameters.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let name = newest.file_name().unwrap().to_str().unwrap().to_owned();
+    let (code, text) = place.run(&manifest, &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(
+        text.contains(&format!("checkpoint {name} could not be used")),
+        "{text}"
+    );
+    let summary = place.summary();
+    let fallback = &summary["fallbacks"][0];
+    assert_eq!(
+        (&fallback["passedOver"], &fallback["generation"]),
+        (&json!(name), &json!(2))
+    );
+    assert!(
+        fallback["reason"]
+            .as_str()
+            .unwrap()
+            .contains("parameters.safetensors"),
+        "{summary}"
+    );
+}
+
+#[test]
+fn a_run_that_failed_at_a_checkpoint_goes_on_by_the_command_that_it_names() {
+    const SAMPLES: u64 = 5003;
+    let place = Place::training();
+    let manifest = count(&place, SAMPLES);
+    stopped_after(&place, &manifest, 30);
+    let newest = checkpoints(&place).remove(0);
+    let step: u64 = place.summary()["steps"].as_u64().unwrap();
+    for next in step + 1..=step + 40 {
+        let file = newest.with_file_name(format!("step-{next}-g2"));
+        std::fs::write(file, "in the way").unwrap();
+    }
+    let (code, text) = place.run(&manifest, &[]);
+    assert_eq!(code, 1, "{text}");
+    let summary = place.summary();
+    assert_eq!(summary["state"], "Failed", "{text}");
+    assert_eq!(summary["checkpointStep"], step);
+    let command = summary["goOn"].as_str().unwrap().to_owned();
+    assert!(text.contains(&command), "{text}");
+    until("no worker", || place.workers().is_empty().then_some(()));
+
+    let (code, text) = place.run(&manifest, &[]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains(&command), "a finished run names it again: {text}");
+    let gradsync = env!("CARGO_BIN_EXE_gradsync");
+    let output = Command::new("sh")
+        .arg("-c")
+        .arg(command.replacen("gradsync", gradsync, 1))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{command}: {text}");
+    let counts = exported(&place, &place.path("out-2"));
+    assert_eq!(counts.len() as u64, SAMPLES);
+    assert!(counts.iter().all(|uses| *uses == 3.0), "{counts:?}");
 }

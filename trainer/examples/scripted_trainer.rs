@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 struct Script {
     /// Before this step all ranks wait, still answering the service, until the file exists.
     hold: Option<Hold>,
+    /// The ranks of one worker are not ready until the file exists.
+    hold_join: Option<HoldJoin>,
     /// Ranks at a hold do not listen to anybody.
     deaf: bool,
     /// Faults.
@@ -38,6 +40,13 @@ struct Script {
 #[serde(rename_all = "camelCase")]
 struct Hold {
     before_step: u64,
+    file: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HoldJoin {
+    slot: u32,
     file: PathBuf,
 }
 
@@ -124,6 +133,13 @@ impl Rank {
         let joined = self.link.join(self.report.clone(), soon())?;
         let script: Script =
             serde_json::from_value(joined.run_config.task.parameters.clone()).expect("a script");
+        if let Some(hold) = &script.hold_join
+            && hold.slot == self.environment.member.slot
+        {
+            while !hold.file.exists() {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        }
         self.report.ready = true;
         self.report.addresses = vec!["127.0.0.1:1".into()];
         self.report.run_config_digest = Some(joined.run_config_digest.clone());

@@ -1,16 +1,19 @@
 //! `gradsync run JOB.yaml`: trains a TrainingJob on this machine.
 
-use crate::run::launch::{self, Outcome};
+use crate::run::launch;
 use crate::run::prepare::{self, Request};
+use crate::run::summary::State;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Exit code: trained to the end.
 pub const COMPLETE: u8 = 0;
-/// Exit code: training failed; the error is printed and stands in `summary.json`.
+/// Exit code: training failed, or how it ended could not be written; the error is printed and stands in
+/// `summary.json`.
 pub const FAILED: u8 = 1;
-/// Exit code: the manifest, an argument or the output directory cannot be used; nothing was started.
+/// Exit code: an argument, the manifest or the output directory cannot be used, or the workers found a
+/// mistake before the first step; the same directory can be used again.
 pub const BAD_INPUT: u8 = 2;
 /// Exit code: stopped by a signal; the same command goes on from the last checkpoint.
 pub const STOPPED: u8 = 130;
@@ -18,9 +21,12 @@ pub const STOPPED: u8 = 130;
 /// Arguments of `gradsync run`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 complete, 1 failed, 2 bad input, 130 stopped by Ctrl-C or SIGTERM \
-    (run the same command again to go on).\n\
-    Ctrl-C lets the workers finish their step, write a checkpoint and stop; a second one ends them at once."
+    after_help = "Exit codes: 0 complete; 1 failed while it trained (or its output could not be written); \
+    2 bad input: an argument, the manifest or the output directory, or what the workers found wrong before the \
+    first step, such as an unknown task, a task parameter, missing or corrupt data, or a checkpoint of another \
+    model (mend it and run the same command again); 130 stopped (run the same command again to go on).\n\
+    Ctrl-C, SIGTERM and SIGHUP (unless it was ignored, as by nohup) let the workers finish their step, write a \
+    checkpoint and stop; a second signal ends them at once."
 )]
 pub struct RunArgs {
     /// Manifest of one TrainingJob. `-` reads standard input.
@@ -52,7 +58,7 @@ pub struct RunArgs {
     /// Plain lines instead of a progress bar, as without a terminal.
     #[arg(long)]
     pub plain: bool,
-    /// Seconds that the workers get to stop in order after Ctrl-C or SIGTERM.
+    /// Seconds that the workers get to stop in order after Ctrl-C, SIGTERM or SIGHUP.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub grace: u64,
     /// Address of the rendezvous service that the workers meet at; port 0 takes any free one.
@@ -82,10 +88,12 @@ impl RunArgs {
             listen: self.listen,
         };
         let outcome = launch::launch(prepared, &options)?;
-        Ok(ExitCode::from(match outcome {
-            Outcome::Complete => COMPLETE,
-            Outcome::Failed => FAILED,
-            Outcome::Stopped => STOPPED,
+        Ok(ExitCode::from(match outcome.state {
+            State::Failed if outcome.bad_input => BAD_INPUT,
+            State::Failed => FAILED,
+            _ if !outcome.written => FAILED,
+            State::Complete => COMPLETE,
+            State::Stopped => STOPPED,
         }))
     }
 }

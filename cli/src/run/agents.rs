@@ -91,6 +91,18 @@ impl AgentProgram {
         self.logs.join(format!("worker-{slot}-last-word.json"))
     }
 
+    /// What to say of an agent that ended with `status` and never spoke to the service.
+    #[must_use]
+    pub fn not_a_trainer(&self, slot: u32, status: &ExitStatus) -> String {
+        let trainer = self.trainer.display();
+        format!(
+            "{trainer} {status} without joining the run; it was called as `{trainer} agent` with what it needs in \
+             environment variables (GRADSYNC_*), and what it printed is in {}; --trainer takes gradsync-trainer, or a \
+             program of yours whose main calls gradsync_trainer::main",
+            self.log_file(slot).display()
+        )
+    }
+
     /// Starts the agent of `slot` as `pod`; its end is sent to `ends`. Must be called on the thread that
     /// lives as long as this process: the kernel ends the agent with the thread that started it.
     ///

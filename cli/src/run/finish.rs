@@ -1,7 +1,8 @@
 //! What a run leaves when it ends: `metrics.jsonl` without superseded steps, the loss curve, `summary.json`.
 
 use super::chart::{self, Panel, Series};
-use super::history::{EvaluationMetric, History, MemberDigest, Metric, StepMetric};
+use super::history::{EvaluationMetric, Fallback, History, MemberDigest, Metric, Recovery, StepMetric};
+use super::kept::{self, Kept};
 use super::output::{OutputDirectory, OutputError};
 use super::summary::{SUMMARY_VERSION, State, Summary};
 use gradsync_formats::identity::JobUid;
@@ -47,6 +48,10 @@ pub struct Ended {
     pub restarts: u32,
     /// What the ranks reported at the end; empty unless complete.
     pub digests: Vec<MemberDigest>,
+    /// The way into each generation but the first.
+    pub recoveries: Vec<Recovery>,
+    /// Returns beyond the newest checkpoint.
+    pub fallbacks: Vec<Fallback>,
     /// The checkpoint directory on this machine.
     pub checkpoints: Option<PathBuf>,
 }
@@ -85,7 +90,8 @@ pub fn summarise(ended: &Ended, history: &History) -> Summary {
         state_digests: digests,
         generation: history.generation(),
         restarts: ended.restarts,
-        recoveries: history.recoveries().cloned().collect(),
+        recoveries: ended.recoveries.clone(),
+        fallbacks: ended.fallbacks.clone(),
         checkpoint: history.checkpoint().and_then(|(_, folder)| {
             let directory = ended.checkpoints.as_ref()?;
             Some(
@@ -94,6 +100,41 @@ pub fn summarise(ended: &Ended, history: &History) -> Summary {
                     .to_string(),
             )
         }),
+        checkpoint_step: None,
+        lost_steps: 0,
+        go_on: None,
+    }
+}
+
+/// Adds what a run that did not complete can go on from, as it lies on the disk: the records say only what
+/// was written once. `command` makes the command that begins a new run from a checkpoint.
+pub fn add_kept(
+    summary: &mut Summary,
+    ended: &Ended,
+    history: &History,
+    command: impl FnOnce(&Kept) -> Option<String>,
+) {
+    if ended.state == State::Complete {
+        return;
+    }
+    let kept = ended
+        .checkpoints
+        .as_ref()
+        .and_then(|directory| kept::newest(directory, &ended.job_uid, history.lineage()));
+    summary.checkpoint = kept.as_ref().map(|kept| kept.folder.display().to_string());
+    summary.checkpoint_step = kept.as_ref().map(|kept| kept.step);
+    summary.lost_steps = kept::lost_steps(history, kept.as_ref());
+    // Without checkpoints nothing else was to be expected.
+    if ended.state == State::Stopped && ended.checkpoints.is_some() {
+        let loss = kept::loss_text(summary.checkpoint_step, summary.lost_steps);
+        summary.error = match (summary.error.take(), loss) {
+            (Some(error), Some(loss)) => Some(format!("{error}; {loss}")),
+            (error, loss) => error.or(loss),
+        };
+    }
+    // A run that failed before its first step may be mended in place.
+    if ended.state == State::Failed && summary.steps > 0 {
+        summary.go_on = kept.as_ref().and_then(command);
     }
 }
 
@@ -185,4 +226,44 @@ fn panels(history: &History) -> Vec<Panel> {
         });
     }
     panels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(state: State, error: Option<&str>, checkpoints: Option<&Path>) -> Ended {
+        Ended {
+            name: "job".into(),
+            job_uid: JobUid("u".into()),
+            state,
+            error: error.map(str::to_owned),
+            wall_seconds: 1.0,
+            setup_seconds: None,
+            restarts: 0,
+            digests: vec![],
+            recoveries: vec![],
+            fallbacks: vec![],
+            checkpoints: checkpoints.map(Path::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_stop_without_a_checkpoint_of_the_last_step_says_what_is_lost() {
+        let place = tempfile::tempdir().unwrap();
+        let history = super::super::history::three_steps();
+        let told = |error, checkpoints| {
+            let ended = ended(State::Stopped, error, checkpoints);
+            let mut summary = summarise(&ended, &history);
+            add_kept(&mut summary, &ended, &history, |_| None);
+            (summary.error, summary.lost_steps)
+        };
+        let loss = "there is no checkpoint: 3 committed steps are lost on resume";
+        assert_eq!(told(None, Some(place.path())), (Some(loss.into()), 3));
+        assert_eq!(
+            told(Some("killed"), Some(place.path())),
+            (Some(format!("killed; {loss}")), 3)
+        );
+        assert_eq!(told(None, None), (None, 3), "the manifest asks for none");
+    }
 }

@@ -9,6 +9,10 @@ use gradsync_formats::run_config::Length;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+mod ways_back;
+
+pub use ways_back::{Fallback, Recovery, with_service};
+
 /// One committed step, as rank 0 saw it: a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,24 +58,6 @@ pub struct EvaluationMetric {
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// How the group came back once.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Recovery {
-    /// The generation that was formed.
-    pub generation: Generation,
-    /// Why the earlier one ended.
-    pub reason: String,
-    /// Fault to abort, milliseconds.
-    pub detect_ms: f64,
-    /// Abort to plan.
-    pub form_ms: f64,
-    /// Plan to state in place and connections up.
-    pub state_ms: f64,
-    /// To the first commit.
-    pub first_step_ms: f64,
-}
-
 /// Digest of the whole replicated state on one member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -96,6 +82,8 @@ struct Writer {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     lineage: Lineage,
+    /// The lineage up to and with each generation that wrote a record.
+    lineages: BTreeMap<Generation, Lineage>,
     writers: BTreeMap<String, Writer>,
     steps: BTreeMap<(u64, Generation), StepMetric>,
     evaluations: BTreeMap<(u64, Generation), EvaluationMetric>,
@@ -215,23 +203,15 @@ impl History {
                 state_ms,
                 first_step_ms,
             } => {
-                // Each member tells its own; the slowest is what the group waited for.
                 let recovery = Recovery {
                     generation,
-                    reason,
-                    detect_ms,
-                    form_ms,
-                    state_ms,
-                    first_step_ms,
+                    reason: Some(reason),
+                    detect_ms: Some(detect_ms),
+                    form_ms: Some(form_ms),
+                    state_ms: Some(state_ms),
+                    first_step_ms: Some(first_step_ms),
                 };
-                let slowest = self
-                    .recoveries
-                    .entry(generation)
-                    .or_insert_with(|| recovery.clone());
-                slowest.detect_ms = slowest.detect_ms.max(detect_ms);
-                slowest.form_ms = slowest.form_ms.max(form_ms);
-                slowest.state_ms = slowest.state_ms.max(state_ms);
-                slowest.first_step_ms = slowest.first_step_ms.max(first_step_ms);
+                self.recoveries.entry(generation).or_default().take(recovery);
             }
         }
     }
@@ -256,6 +236,7 @@ impl History {
         else {
             return;
         };
+        self.lineages.entry(generation).or_insert_with(|| lineage.clone());
         if lineage.newest() >= self.lineage.newest() {
             self.lineage = lineage;
             self.epoch_samples = Some(epoch_samples);
@@ -294,11 +275,6 @@ impl History {
             .iter()
             .filter(|((commit, generation), _)| self.counts(*commit, *generation))
             .map(|(_, metric)| metric)
-    }
-
-    /// Recoveries in order of generation.
-    pub fn recoveries(&self) -> impl Iterator<Item = &Recovery> {
-        self.recoveries.values()
     }
 
     /// The newest checkpoint that counts: its commit and folder.
@@ -404,3 +380,5 @@ fn finite(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::history as three_steps;

@@ -2,7 +2,7 @@
 //! the picture for the view.
 
 use super::finish::{MetricLine, metric_line};
-use super::history::History;
+use super::history::{Fallback, History};
 use super::prepare::Prepared;
 use super::tail::RecordTail;
 use super::view::Snapshot;
@@ -61,10 +61,10 @@ impl Live {
     /// When the records cannot be read or the metrics not be written.
     pub fn read(&mut self) -> anyhow::Result<bool> {
         let history = &mut self.history;
-        let any = self
+        let read = self
             .tail
             .poll(|file, line| history.take(file, line))
-            .context("read the run record")?;
+            .context("read the run record");
         let mut bytes = vec![];
         for line in self.history.news() {
             bytes.extend(metric_line(&MetricLine::from(&line)));
@@ -75,13 +75,25 @@ impl Live {
         self.metrics
             .write_all(&bytes)
             .with_context(|| format!("write {}", self.metrics_path.display()))?;
-        Ok(any)
+        read
     }
 
     /// The newest commit that counts.
     #[must_use]
     pub fn commit(&self) -> u64 {
         self.history.steps().next_back().map_or(0, |m| m.commit)
+    }
+
+    /// Generations that began before the newest checkpoint, in order.
+    #[must_use]
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        self.history.fallbacks()
+    }
+
+    /// Folder of the newest checkpoint that counts.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<&str> {
+        self.history.checkpoint().map(|(_, folder)| folder)
     }
 
     /// The history, and the seconds until the first commit of this start.

@@ -1,6 +1,8 @@
 //! The output directory of a run: made once, locked while a run uses it, and the memory of what it was
 //! made with.
 
+mod undo;
+
 use gradsync_formats::identity::JobUid;
 use gradsync_formats::run_config::RunConfig;
 use serde::{Deserialize, Serialize};
@@ -8,6 +10,7 @@ use serde_json::Value;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use undo::Undo;
 
 /// Version of `run.json`.
 const ORIGIN_VERSION: u32 = 1;
@@ -68,7 +71,7 @@ pub enum OutputError {
         path: String,
     },
     /// A file of it cannot be read or written.
-    #[error("{action} {path}: {source}")]
+    #[error("{action} {path}: {source}{}", way_out(.source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -89,6 +92,24 @@ pub enum OutputError {
     },
 }
 
+/// What helps against an error of the file system in an output directory.
+#[must_use]
+pub fn way_out(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::StorageFull | Kind::QuotaExceeded => {
+            "; free space there, or choose a directory on another disk with --out"
+        }
+        Kind::PermissionDenied | Kind::ReadOnlyFilesystem => {
+            "; choose a directory that you may write to with --out"
+        }
+        Kind::NotADirectory | Kind::AlreadyExists | Kind::IsADirectory => {
+            "; something else is in its place: move it away, or choose another directory with --out"
+        }
+        _ => "",
+    }
+}
+
 fn pid_text(pid: &Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }
@@ -97,6 +118,7 @@ fn pid_text(pid: &Option<u32>) -> String {
 #[derive(Debug)]
 pub struct OutputDirectory {
     path: PathBuf,
+    undo: Undo,
     _lock: File,
 }
 
@@ -106,6 +128,11 @@ impl OutputDirectory {
     /// # Errors
     /// When another run uses it, it holds a stranger's files, or `fresh` is set and it is not empty.
     pub fn open(path: &Path, fresh: bool) -> Result<OutputDirectory, OutputError> {
+        let undo = Undo::before(path);
+        OutputDirectory::open_made(path, fresh, undo.clone()).inspect_err(|_| undo.remove_made())
+    }
+
+    fn open_made(path: &Path, fresh: bool, mut undo: Undo) -> Result<OutputDirectory, OutputError> {
         make(path)?;
         let path = fs::canonicalize(path).map_err(|e| io("find", path, e))?;
         let mut entries = fs::read_dir(&path).map_err(|e| io("list", &path, e))?;
@@ -119,13 +146,43 @@ impl OutputDirectory {
                 OutputError::Strange { path: shown }
             });
         }
-        let lock = lock(&path)?;
+        let lock = match lock(&path) {
+            Err(error) if empty => {
+                // Best effort: a full disk takes the name of a file, and not its content.
+                let _ = fs::remove_file(path.join("lock"));
+                return Err(error);
+            }
+            locked => locked?,
+        };
         if fresh && !empty {
             return Err(OutputError::NotFresh {
                 path: path.display().to_string(),
             });
         }
-        Ok(OutputDirectory { path, _lock: lock })
+        undo.new = empty;
+        Ok(OutputDirectory {
+            path,
+            undo,
+            _lock: lock,
+        })
+    }
+
+    /// Takes back what a start that came to nothing made: of a directory that held something before,
+    /// nothing; a new one is empty again, or gone if it was made for this start.
+    pub fn abandon(&self) {
+        self.undo.run(&self.path);
+    }
+
+    /// Removes a file of it, if it is there.
+    ///
+    /// # Errors
+    /// When it is there and cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<(), OutputError> {
+        let path = self.join(name);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("remove", &path, e)),
+            _ => Ok(()),
+        }
     }
 
     /// The directory, absolute.
@@ -272,6 +329,48 @@ mod tests {
         let error = OutputDirectory::open(place.path(), false).unwrap_err();
         assert!(matches!(error, OutputError::Strange { .. }), "{error}");
         assert!(!place.path().join("lock").exists());
+    }
+
+    #[test]
+    fn a_start_that_came_to_nothing_leaves_nothing_and_takes_nothing_away() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a/b");
+        let out = OutputDirectory::open(&path, false).unwrap();
+        out.make("logs").unwrap();
+        out.make("volumes/c/deep").unwrap();
+        fs::write(out.join("logs/launcher.log"), "x").unwrap();
+        out.write("run.json", b"{}").unwrap();
+        out.abandon();
+        assert!(!place.path().join("a").exists());
+
+        fs::create_dir_all(&path).unwrap();
+        let out = OutputDirectory::open(&path, false).unwrap();
+        out.make("volumes/c").unwrap();
+        fs::write(out.join("volumes/c/kept"), "x").unwrap();
+        out.abandon();
+        assert!(out.join("volumes/c/kept").exists() && !out.join("lock").exists());
+    }
+
+    #[test]
+    fn a_directory_that_was_in_use_before_is_not_taken_back() {
+        let place = tempfile::tempdir().unwrap();
+        let first = OutputDirectory::open(place.path(), false).unwrap();
+        first.write("run.json", b"{}").unwrap();
+        drop(first);
+        let second = OutputDirectory::open(place.path(), false).unwrap();
+        second.abandon();
+        assert!(second.join("run.json").exists() && second.join("lock").exists());
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named_with_the_way_out() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, "x").unwrap();
+        let error = OutputDirectory::open(&file.join("out"), false)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("file/out") && error.contains("--out"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! before anything is started.
 
 use super::changes;
-use super::output::{Origin, OutputDirectory};
+use super::kept;
+use super::output::{Origin, OutputDirectory, way_out};
 use super::set::apply_set;
 use super::summary::{EarlierSummary, State};
 use super::trainer_program;
@@ -11,7 +12,7 @@ use crate::validate;
 use anyhow::{Context as _, anyhow, bail};
 use gradsync_formats::run_config::{RunConfig, resolve};
 use gradsync_rendezvous::membership::{Ending, Saved};
-use gradsync_rendezvous::server::FilePersist;
+use gradsync_rendezvous::server::{FilePersist, PersistError};
 use serde_json::Value;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,8 @@ pub struct Prepared {
     pub volumes: Volumes,
     /// The trainer program.
     pub trainer: PathBuf,
+    /// Arguments that a new run of the same job needs, too.
+    pub again: Vec<String>,
     /// Lines that the user should read before the run.
     pub notes: Vec<String>,
 }
@@ -67,7 +70,7 @@ pub struct Prepared {
 pub fn prepare(request: &Request) -> anyhow::Result<Prepared> {
     let manifest = read_manifest(&request.manifest, &request.set)?;
     let name = manifest.name.clone();
-    let mut run_config = resolve(&name, manifest.spec()).map_err(|e| anyhow!("{e}"))?;
+    let run_config = resolve(&name, manifest.spec()).map_err(|e| anyhow!("{e}"))?;
     let own = std::env::current_exe().ok();
     let search = std::env::var_os("PATH");
     let trainer = trainer_program::find(request.trainer.as_deref(), own.as_deref(), search.as_deref())
@@ -88,16 +91,85 @@ pub fn prepare(request: &Request) -> anyhow::Result<Prepared> {
         .and_then(|volumes| volumes.check())
         .map_err(|e| anyhow!(e))?;
     let output = OutputDirectory::open(&out, request.fresh)?;
+    let found = Found {
+        name,
+        run_config,
+        trainer,
+        overrides,
+    };
+    match fill(&output, request, &manifest, found) {
+        Ok(filled) => Ok(filled.into_prepared(output)),
+        Err(error) => {
+            output.abandon();
+            Err(error)
+        }
+    }
+}
+
+/// What was found out without the output directory.
+struct Found {
+    name: String,
+    run_config: RunConfig,
+    trainer: PathBuf,
+    overrides: Vec<MapArgument>,
+}
+
+/// All of a [`Prepared`] but its directory.
+struct Filled {
+    found: Found,
+    workers: u32,
+    persist: FilePersist,
+    saved: Saved,
+    volumes: Volumes,
+    again: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Filled {
+    fn into_prepared(self, output: OutputDirectory) -> Prepared {
+        Prepared {
+            workers: self.workers,
+            name: self.found.name,
+            run_config: self.found.run_config,
+            output,
+            persist: self.persist,
+            saved: self.saved,
+            volumes: self.volumes,
+            trainer: self.found.trainer,
+            again: self.again,
+            notes: self.notes,
+        }
+    }
+}
+
+/// Compares with what the directory holds, and writes down what it will hold.
+fn fill(
+    output: &OutputDirectory,
+    request: &Request,
+    manifest: &validate::DefaultedManifest,
+    mut found: Found,
+) -> anyhow::Result<Filled> {
     let mut notes = vec![];
-    set_failed_start_aside(&output, &mut notes)?;
-    let origin = output.origin()?;
-    match &origin {
+    set_failed_start_aside(output, &mut notes)?;
+    let volumes = map_volumes(manifest.spec(), output.path(), &found.overrides).map_err(|e| anyhow!(e))?;
+    let again = again(request);
+    match &output.origin()? {
         Some(origin) => {
-            refuse_finished(&output)?;
-            check_unchanged(&output, origin, &name, manifest.spec())?;
+            let checkpoint = found.run_config.checkpoint.as_ref();
+            let directory = checkpoint.map(|c| volumes.map.apply(c.directory.as_ref()));
+            refuse_finished(output, |saved| {
+                let lineage = saved
+                    .formed
+                    .as_ref()
+                    .map(|f| f.lineage.clone())
+                    .unwrap_or_default();
+                let kept = kept::newest(directory.as_ref()?, &origin.job_uid, &lineage)?;
+                kept::command(&kept, output.path(), &volumes.map, &again)
+            })?;
+            check_unchanged(output, origin, &found.name, manifest.spec())?;
             if !changes::differs("accumulation", &origin.spec, manifest.spec()) {
                 // The grid was resolved once; other replicas do not change it.
-                run_config.micro_batch_size = origin.run_config.micro_batch_size;
+                found.run_config.micro_batch_size = origin.run_config.micro_batch_size;
             }
         }
         None if request.resume => bail!(
@@ -106,20 +178,15 @@ pub fn prepare(request: &Request) -> anyhow::Result<Prepared> {
         ),
         None => {}
     }
-    let volumes = map_volumes(manifest.spec(), output.path(), &overrides).map_err(|e| anyhow!(e))?;
-    for directory in &volumes.directories {
-        super::output::make(directory)?;
-    }
     for directory in ["logs", "records"] {
         output.make(directory)?;
     }
-    let persist = FilePersist::open(output.path())?;
+    let persist = open_membership(output)?;
     let saved = persist.saved()?;
-    let resumed = saved.formed.is_some();
-    if resumed {
+    if saved.formed.is_some() {
         notes.push(format!("going on with the run in {}", output.path().display()));
     }
-    if run_config.checkpoint.is_none() {
+    if found.run_config.checkpoint.is_none() {
         notes.push("spec.checkpoint is absent: nothing is kept if the run is stopped or fails".to_owned());
     }
     let job_uid = persist.job_uid().clone();
@@ -127,19 +194,46 @@ pub fn prepare(request: &Request) -> anyhow::Result<Prepared> {
     object["metadata"]["uid"] = Value::String(job_uid.0.clone());
     let yaml = serde_saphyr::to_string(&object).map_err(|e| anyhow!("write job.yaml: {e}"))?;
     output.write("job.yaml", yaml.as_bytes())?;
-    let origin = Origin::new(job_uid, &name, manifest.spec().clone(), run_config.clone());
+    let spec = manifest.spec().clone();
+    let origin = Origin::new(job_uid, &found.name, spec, found.run_config.clone());
     let json = serde_json::to_vec_pretty(&origin).context("write run.json")?;
     output.write("run.json", &json)?;
-    Ok(Prepared {
-        workers: request.workers.unwrap_or(run_config.workers.replicas),
-        name,
-        run_config,
-        output,
+    Ok(Filled {
+        workers: request.workers.unwrap_or(found.run_config.workers.replicas),
+        found,
         persist,
         saved,
         volumes,
-        trainer,
+        again,
         notes,
+    })
+}
+
+/// The arguments that a new run of the same job needs, too.
+fn again(request: &Request) -> Vec<String> {
+    let maps = request
+        .map
+        .iter()
+        .flat_map(|map| ["--map".to_owned(), map.clone()]);
+    let workers = request
+        .workers
+        .iter()
+        .flat_map(|n| ["--workers".to_owned(), n.to_string()]);
+    let trainer = request
+        .trainer
+        .iter()
+        .flat_map(|path| ["--trainer".to_owned(), path.display().to_string()]);
+    maps.chain(workers).chain(trainer).collect()
+}
+
+/// Opens or makes `membership.json`; the first file that needs space on the disk.
+fn open_membership(output: &OutputDirectory) -> anyhow::Result<FilePersist> {
+    FilePersist::open(output.path()).map_err(|error| match &error {
+        PersistError::Io { source, .. } => {
+            let way_out = way_out(source);
+            anyhow!("{error}{way_out}")
+        }
+        _ => error.into(),
     })
 }
 
@@ -213,17 +307,28 @@ fn set_failed_start_aside(output: &OutputDirectory, notes: &mut Vec<String>) -> 
     Ok(())
 }
 
-fn refuse_finished(output: &OutputDirectory) -> anyhow::Result<()> {
+/// `command` makes, of what was saved, the command that begins a new run from the newest checkpoint.
+fn refuse_finished(
+    output: &OutputDirectory,
+    command: impl FnOnce(&Saved) -> Option<String>,
+) -> anyhow::Result<()> {
     let shown = output.path().display();
-    match FilePersist::open(output.path())?.saved()?.ending {
+    let saved = open_membership(output)?.saved()?;
+    match &saved.ending {
         None => Ok(()),
         Some(Ending::Complete { done }) => bail!(
             "run in {shown}: that run is complete ({} steps) and finished for ever; choose another directory with --out",
             done.total_steps
         ),
-        Some(Ending::Failed { error }) => bail!(
-            "run in {shown}: that run has failed and is finished for ever ({error}); choose another directory with --out, and to start from one of its checkpoints set checkpoint.resume: {{policy: Path, path: ...}}"
-        ),
+        Some(Ending::Failed { error }) => {
+            let way_on = match command(&saved) {
+                Some(command) => format!("a new run goes on from its newest checkpoint with\n  {command}"),
+                None => {
+                    "there is no checkpoint to go on from; choose another directory with --out".to_owned()
+                }
+            };
+            bail!("run in {shown}: that run has failed and is finished for ever ({error}); {way_on}")
+        }
     }
 }
 

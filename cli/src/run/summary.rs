@@ -1,6 +1,7 @@
 //! `summary.json`: how a run ended, and the same for people at the end of the terminal output.
 
-use super::history::{MemberDigest, Recovery};
+use super::history::{Fallback, MemberDigest, Recovery};
+use super::kept::loss_text;
 use gradsync_formats::identity::{Generation, JobUid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,10 +65,20 @@ pub struct Summary {
     pub generation: Generation,
     /// Restarts charged against `failurePolicy.maxRestarts` in this start.
     pub restarts: u32,
-    /// Each time that the group came back, with its phases.
+    /// Each generation but the first: why it was formed, and the phases of the recovery as far as they
+    /// were measured.
     pub recoveries: Vec<Recovery>,
+    /// Checkpoints that a generation could not use and had to go back beyond.
+    pub fallbacks: Vec<Fallback>,
     /// The newest checkpoint's folder on this machine.
     pub checkpoint: Option<String>,
+    /// The step that it holds; null for a complete run.
+    pub checkpoint_step: Option<u64>,
+    /// Committed steps that are in no checkpoint, of a run that is not complete: a resume computes them
+    /// again.
+    pub lost_steps: u64,
+    /// The command that begins a new run from that checkpoint, where this one is finished for ever.
+    pub go_on: Option<String>,
 }
 
 /// What of an earlier summary decides whether the directory can be used again.
@@ -148,17 +159,36 @@ impl Summary {
             _ => {}
         }
         for recovery in &self.recoveries {
-            let total = recovery.detect_ms + recovery.form_ms + recovery.state_ms + recovery.first_step_ms;
+            let time = match recovery.total_ms() {
+                Some(total) => format!("{total:.0} ms"),
+                None => "not measured to its end".to_owned(),
+            };
+            let reason = recovery.reason.as_deref().unwrap_or("reason unknown");
             let _ = writeln!(
                 text,
-                "  recovery     generation {}: {total:.0} ms ({})",
-                recovery.generation, recovery.reason
+                "  recovery     generation {}: {time} ({reason})",
+                recovery.generation
             );
+        }
+        for fallback in &self.fallbacks {
+            let _ = writeln!(text, "  passed over  {fallback}");
+        }
+        // The error of a stop says it already.
+        if let Some(loss) = loss_text(self.checkpoint_step, self.lost_steps)
+            && !self.error.as_ref().is_some_and(|error| error.contains(&loss))
+        {
+            let _ = writeln!(text, "  lost         {loss}");
         }
         if let Some(checkpoint) = &self.checkpoint {
             let _ = writeln!(text, "  checkpoint   {checkpoint}");
         }
         let _ = writeln!(text, "  output       {}", output.display());
+        if let Some(command) = &self.go_on {
+            let _ = writeln!(
+                text,
+                "  to go on     this run is finished for ever; once the cause is mended, a new one goes on with\n    {command}"
+            );
+        }
         text
     }
 }
@@ -231,7 +261,11 @@ mod tests {
             generation: Generation(1),
             restarts: 0,
             recoveries: vec![],
+            fallbacks: vec![],
             checkpoint: None,
+            checkpoint_step: None,
+            lost_steps: 0,
+            go_on: None,
         }
     }
 

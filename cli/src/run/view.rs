@@ -2,6 +2,7 @@
 //! every few seconds elsewhere.
 
 use super::summary::duration;
+use crate::terminal::put;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -100,12 +101,6 @@ impl View {
             terminal.bar.finish_and_clear();
         }
     }
-}
-
-/// Prints on standard error. Whoever closed it does not want to read: training goes on without.
-pub fn put(text: &str) {
-    use std::io::Write as _;
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 impl Plain {

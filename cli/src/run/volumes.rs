@@ -121,10 +121,27 @@ pub fn map_volumes(spec: &Value, output: &Path, overrides: &[MapArgument]) -> Re
         }
         volumes.map.set(path, target);
     }
+    let mounted: Vec<&str> = mounts.iter().filter_map(|m| m["mountPath"].as_str()).collect();
     for o in overrides {
+        if !mounted.iter().any(|mount| o.mount.starts_with(mount)) {
+            return Err(stray_map(&o.mount, &mounted));
+        }
         volumes.map.set(&o.mount, &o.target);
     }
     Ok(volumes)
+}
+
+/// A `--map` that says where something lies that the trainer does not mount: on a cluster there would be
+/// nothing.
+fn stray_map(mount: &Path, mounted: &[&str]) -> String {
+    let known = match mounted {
+        [] => "it mounts none; declare one in spec.workers.template".to_owned(),
+        some => format!("it mounts {}", some.join(", ")),
+    };
+    format!(
+        "--map {}=...: no volume mount of container trainer is or holds this path: {known}",
+        mount.display()
+    )
 }
 
 #[cfg(test)]
@@ -175,6 +192,26 @@ mod tests {
             PathBuf::from("/tmp/c")
         );
         assert!(volumes.directories.is_empty());
+    }
+
+    #[test]
+    fn a_map_of_what_is_not_mounted_is_refused_with_the_mounts() {
+        let over = |mount: &str| {
+            let over = [MapArgument {
+                mount: mount.into(),
+                target: "/tmp".into(),
+            }];
+            map_volumes(&spec(), Path::new("/out"), &over)
+        };
+        over("/data").unwrap();
+        over("/data/below").unwrap();
+        for stray in ["/dat", "/data2", "/logs"] {
+            let error = over(stray).unwrap_err();
+            assert!(
+                error.contains(&format!("--map {stray}=")) && error.contains("/data, /checkpoints"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -49,7 +49,8 @@ impl Place {
         Place::with_trainer(Path::new("/bin/true"))
     }
 
-    fn with_trainer(trainer: &Path) -> Place {
+    /// A place whose workers are this program.
+    pub(crate) fn with_trainer(trainer: &Path) -> Place {
         Place {
             directory: tempfile::tempdir().unwrap(),
             trainer: trainer.to_owned(),
@@ -104,10 +105,13 @@ impl Place {
     }
 
     pub(crate) fn start(&self, manifest: &Path, more: &[&str]) -> Running {
+        self.start_command(self.command(manifest, more))
+    }
+
+    pub(crate) fn start_command(&self, mut command: Command) -> Running {
         let text = self.path("terminal.txt");
         let file = File::create(&text).unwrap();
-        let child = self
-            .command(manifest, more)
+        let child = command
             .stdout(file.try_clone().unwrap())
             .stderr(file)
             .spawn()
@@ -190,12 +194,16 @@ impl Place {
 
     /// Kills the agent of `slot` as the kernel would.
     pub(crate) fn kill_agent(&self, slot: &str) {
+        self.signal_agent(slot, rustix::process::Signal::KILL);
+    }
+
+    pub(crate) fn signal_agent(&self, slot: &str, which: rustix::process::Signal) {
         let (pid, ..) = until("an agent", || {
             self.workers()
                 .into_iter()
                 .find(|(_, its, rank)| its == slot && !rank)
         });
-        signal(pid, rustix::process::Signal::KILL);
+        signal(pid, which);
     }
 }
 

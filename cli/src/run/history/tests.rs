@@ -59,7 +59,8 @@ fn at(generation: u64, commit: u64) -> Position {
     }
 }
 
-fn history() -> History {
+/// One generation of two ranks that committed three steps.
+pub(in crate::run) fn history() -> History {
     let mut history = History::default();
     let first = Lineage::default().extended(Generation(1), Position::INITIAL);
     for rank in [0, 1] {
@@ -123,4 +124,54 @@ fn lines_of_a_file_without_its_first_line_are_ignored() {
         history.take("torn", line);
     }
     assert_eq!(history.steps().count(), 0);
+}
+
+#[test]
+fn a_recovery_that_was_interrupted_is_listed_without_its_phases() {
+    let mut history = history();
+    let second = history.lineage().extended(Generation(2), at(1, 2));
+    history.take("2-0", opened(2, 0, &second));
+    let third = history.lineage().extended(Generation(3), at(1, 2));
+    history.take("3-0", opened(3, 0, &third));
+    for detect_ms in [1.0, 5.0] {
+        let line = RecordLine::Recovered {
+            generation: Generation(3),
+            reason: "lost".into(),
+            detect_ms,
+            form_ms: 1.0,
+            state_ms: 1.0,
+            first_step_ms: 1.0,
+        };
+        history.take("3-0", line);
+    }
+    let seen: Vec<(u64, Option<f64>)> = history
+        .recoveries()
+        .iter()
+        .map(|r| (r.generation.0, r.total_ms()))
+        .collect();
+    assert_eq!(seen, [(2, None), (3, Some(8.0))]);
+}
+
+#[test]
+fn going_back_beyond_the_newest_checkpoint_is_noticed_once() {
+    let mut history = history();
+    let checkpoint = |generation, commit| RecordLine::Checkpointed {
+        position: at(generation, commit),
+        path: format!("step-{commit}-g{generation}"),
+        seconds: 0.1,
+    };
+    history.take("1-0", checkpoint(1, 2));
+    history.take("1-0", checkpoint(1, 3));
+    assert_eq!(history.fallbacks(), []);
+    let second = history.lineage().extended(Generation(2), at(1, 2));
+    history.take("2-0", opened(2, 0, &second));
+    history.take("2-0", checkpoint(2, 3));
+    let third = history.lineage().extended(Generation(3), at(2, 3));
+    history.take("3-0", opened(3, 0, &third));
+    let seen = history.fallbacks();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(
+        seen[0].to_string(),
+        "checkpoint step-3-g1 could not be used: generation 2 went back to step-2-g1"
+    );
 }
