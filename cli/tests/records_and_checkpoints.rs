@@ -117,6 +117,8 @@ fn write_checkpoint(directory: &Path, commit: u64) {
             data: "d".into(),
         },
         world_size: 2,
+        agreed_by: 2,
+        evaluation: None,
         run_config: serde_json::Value::Null,
         written_at: "2026-01-01T00:00:00Z".into(),
         tensors: [

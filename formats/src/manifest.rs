@@ -43,12 +43,42 @@ pub struct Manifest {
     pub fingerprints: Fingerprints,
     /// World size that wrote it; informational, any other can read it.
     pub world_size: u32,
+    /// Members whose digests of this very state were compared and found equal before it was written. Zero: it
+    /// was not compared, as when a member whose group was gone saved what it held.
+    #[serde(default)]
+    pub agreed_by: u32,
+    /// What an evaluation of exactly this state found, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<Evaluated>,
     /// RunConfig in force, as JSON.
     pub run_config: serde_json::Value,
     /// The files that hold tensors.
     pub parts: Vec<Part>,
     /// RFC 3339 time of writing.
     pub written_at: String,
+}
+
+/// What an evaluation found. Only finite numbers: JSON has no others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Evaluated {
+    /// Mean loss over the evaluation data.
+    pub loss: f64,
+    /// Metrics by name, such as accuracy.
+    #[serde(default)]
+    pub metrics: std::collections::BTreeMap<String, f64>,
+}
+
+impl Evaluated {
+    /// What can be kept of these numbers; none where the loss is not finite.
+    #[must_use]
+    pub fn new(loss: f64, metrics: &std::collections::BTreeMap<String, f64>) -> Option<Evaluated> {
+        let finite = metrics.iter().filter(|(_, value)| value.is_finite());
+        loss.is_finite().then(|| Evaluated {
+            loss,
+            metrics: finite.map(|(name, value)| (name.clone(), *value)).collect(),
+        })
+    }
 }
 
 /// Position within the data.
@@ -242,6 +272,8 @@ mod tests {
                 data: "d".into(),
             },
             world_size: 2,
+            agreed_by: 2,
+            evaluation: Evaluated::new(0.1 + 0.2, &[("accuracy".to_owned(), 0.5)].into()),
             run_config: serde_json::json!({"z": 1, "a": 1e-300}),
             parts: vec![Part {
                 name: "x".into(),

@@ -105,7 +105,7 @@ pub enum RecordLine {
         /// Digest over all of the replicated state, hex.
         digest: String,
     },
-    /// A checkpoint was committed (rank 0 only).
+    /// A checkpoint was committed (by rank 0, or by a survivor that saved what it held after its generation).
     Checkpointed {
         /// State that it holds.
         position: Position,

@@ -38,12 +38,12 @@ pub fn evaluate(
             let batch = context
                 .test
                 .get(&indices, AugmentationKey::Plain)
-                .map_err(Fatal::user)?;
+                .map_err(Fatal::of)?;
             let batch = batch.to(state.device(), state.kind()).map_err(Fatal::process)?;
             let loss = context
                 .task
                 .loss(state.model.as_ref(), &batch, &Mode::evaluate())
-                .map_err(Fatal::user)?;
+                .map_err(Fatal::of)?;
             sums.loss += loss.sum.f_double_value(&[]).map_err(Fatal::process)?;
             sums.units += loss.count as f64;
             for (name, sum) in loss.metrics {

@@ -4,6 +4,7 @@
 use crate::agent::environment::RankEnvironment;
 use crate::agent::{exit_code, rank_start};
 use crate::clock::SystemClock;
+use crate::record::to_disk;
 use crate::step::{Fatal, FatalKind};
 use crate::task::Task;
 use crate::train::{End, Patience, Summary, Surroundings, train};
@@ -53,6 +54,7 @@ fn start(tasks: &[Box<dyn Task>]) -> Result<Summary, Fatal> {
             observer: &mut (),
             paths: environment.paths.clone(),
             records: environment.record_directory.clone(),
+            to_disk: &to_disk,
             patience,
         },
     )

@@ -78,6 +78,10 @@ pub(super) fn read_part(store: &dyn Store, path: &str, part: &Part) -> Result<Ve
     }
     let bytes = match store.get(&file) {
         Err(StoreError::NotFound { .. }) => return Err(Damage::MissingPart { file }.into()),
+        Err(bad @ StoreError::BadKey { .. }) => {
+            let problem = bad.to_string();
+            return Err(Damage::MalformedPart { file, problem }.into());
+        }
         got => got?,
     };
     if bytes.len() as u64 != part.bytes {

@@ -5,7 +5,7 @@ use super::error::CheckpointError;
 use super::{CheckpointRef, path_of};
 use crate::identity::{JobUid, Position};
 use crate::lineage::Lineage;
-use crate::manifest::{Fingerprints, Manifest, parse_checkpoint_folder};
+use crate::manifest::{Fingerprints, Manifest, checkpoint_folder, parse_checkpoint_folder};
 use crate::store::{Store, StoreError};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -83,7 +83,7 @@ pub fn list_whole(
     lineage: Option<&Lineage>,
     expected: Option<&Fingerprints>,
 ) -> Result<Listing, CheckpointError> {
-    walk(store, job, lineage, expected, false)
+    walk(store, job, lineage, expected, Depth::All)
 }
 
 /// The same, looking no further than the newest whole one, so that older ones are not read.
@@ -95,7 +95,32 @@ pub fn newest_whole(
     job: &JobUid,
     lineage: Option<&Lineage>,
 ) -> Result<Listing, CheckpointError> {
-    walk(store, job, lineage, None, true)
+    walk(store, job, lineage, None, Depth::First)
+}
+
+/// What a job could start from, newest first: all that is read and hashed are the newest whole checkpoint and
+/// damaged ones newer than it. Those older than it are judged by their manifests alone; loading one compares
+/// its hashes. Folders of `unusable` (names below the job's) are passed over in silence.
+///
+/// # Errors
+/// When the store cannot be listed.
+pub fn list_candidates(
+    store: &dyn Store,
+    job: &JobUid,
+    expected: Option<&Fingerprints>,
+    unusable: &[String],
+) -> Result<Listing, CheckpointError> {
+    walk(store, job, None, expected, Depth::Candidates(unusable))
+}
+
+/// How much is read.
+enum Depth<'a> {
+    /// Every part of every checkpoint.
+    All,
+    /// Up to the newest whole one.
+    First,
+    /// Up to the newest whole one; beyond it manifests. Some folders are known to be of no use.
+    Candidates(&'a [String]),
 }
 
 /// The positions of the job's checkpoint folders, newest first.
@@ -127,7 +152,7 @@ fn walk(
     job: &JobUid,
     lineage: Option<&Lineage>,
     expected: Option<&Fingerprints>,
-    first_only: bool,
+    depth: Depth<'_>,
 ) -> Result<Listing, CheckpointError> {
     let folders = folders(store, job)?;
     let found;
@@ -141,13 +166,23 @@ fn walk(
     };
     let mut listing = Listing::default();
     for position in folders {
-        match judge(store, job, position, lineage, expected) {
-            Ok(whole) => {
-                listing.whole.push(whole);
-                if first_only {
-                    break;
+        let read = match &depth {
+            Depth::Candidates(unusable) => {
+                let folder = checkpoint_folder(position);
+                if unusable.contains(&folder) {
+                    continue;
+                }
+                if listing.whole.is_empty() {
+                    verify
+                } else {
+                    read_manifest
                 }
             }
+            Depth::First if !listing.whole.is_empty() => break,
+            Depth::First | Depth::All => verify,
+        };
+        match judge(store, job, position, lineage, expected, read) {
+            Ok(whole) => listing.whole.push(whole),
             Err(reason) => listing.passed_over.push(PassedOver {
                 path: path_of(job, position),
                 position,
@@ -164,12 +199,13 @@ fn judge(
     position: Position,
     lineage: Option<&Lineage>,
     expected: Option<&Fingerprints>,
+    read: fn(&dyn Store, &str) -> Result<Manifest, CheckpointError>,
 ) -> Result<Whole, PassReason> {
     if lineage.is_some_and(|lineage| !lineage.contains(position)) {
         return Err(PassReason::Superseded);
     }
     let path = path_of(job, position);
-    let manifest = verify(store, &path).map_err(|e| match e {
+    let manifest = read(store, &path).map_err(|e| match e {
         CheckpointError::Damaged(damage) => PassReason::Damaged(damage),
         other => PassReason::Unreadable(other.to_string()),
     })?;

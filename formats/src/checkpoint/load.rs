@@ -6,8 +6,9 @@ use super::snapshot::{Group, NamedTensor, Snapshot, TensorSpec};
 use super::{CheckpointRef, tensors};
 use crate::identity::JobUid;
 use crate::manifest::{Fingerprints, Manifest};
-use crate::store::{DirectoryStore, Store};
+use crate::store::{DirectoryStore, Store, StoreError};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// What a checkpoint must agree with to be loaded.
@@ -66,6 +67,8 @@ pub fn load(store: &dyn Store, path: &str, expected: &Expected<'_>) -> Result<Sn
         state_digest: manifest.state_digest,
         fingerprints: manifest.fingerprints,
         world_size: manifest.world_size,
+        agreed_by: manifest.agreed_by,
+        evaluation: manifest.evaluation,
         run_config: manifest.run_config,
         written_at: manifest.written_at,
         tensors: groups,
@@ -75,24 +78,34 @@ pub fn load(store: &dyn Store, path: &str, expected: &Expected<'_>) -> Result<Sn
 /// The store and the folder's key for a checkpoint given by its path on disk (resume policy Path).
 ///
 /// # Errors
-/// When the path has no folder name, or no manifest lies there.
+/// When the path has no folder name, no manifest lies there, or it cannot be read at this time.
 pub fn open_path(path: &Path) -> Result<(DirectoryStore, CheckpointRef), CheckpointError> {
     let bad = |problem: &str| CheckpointError::BadPath {
         path: path.display().to_string(),
         problem: problem.to_owned(),
     };
     // `checkpoint inspect .` names a folder too.
-    let path = &path.canonicalize().map_err(|e| bad(&e.to_string()))?;
+    let path = &path.canonicalize().map_err(|e| match e.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => bad(&e.to_string()),
+        _ => StoreError::Io {
+            action: "open",
+            path: path.display().to_string(),
+            source: e,
+        }
+        .into(),
+    })?;
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
         return Err(bad("it is not the folder of a checkpoint"));
     };
-    if !path.join(crate::manifest::MANIFEST_NAME).is_file() {
-        return Err(bad(
-            "no manifest.json lies there; give a checkpoint's folder, such as <directory>/<job UID>/step-100-g1",
-        ));
-    }
     let store = DirectoryStore::new(parent);
-    let manifest = read_manifest(&store, name)?;
+    let manifest = match read_manifest(&store, name) {
+        Err(CheckpointError::Damaged(Damage::Unfinished { .. })) => {
+            return Err(bad(
+                "no manifest.json lies there; give a checkpoint's folder, such as <directory>/<job UID>/step-100-g1",
+            ));
+        }
+        read => read?,
+    };
     Ok((
         store,
         CheckpointRef {

@@ -5,6 +5,7 @@
 //! parts differ from the manifest is damaged and passed over. Nothing in it depends on ranks or their
 //! number. No torch here: the trainer turns tensors into bytes, the command line reads files without it.
 
+mod best;
 mod check;
 mod error;
 mod export;
@@ -19,10 +20,11 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
+pub use best::best_evaluated;
 pub use check::{Damage, verify};
 pub use error::{CheckpointError, Mismatch};
 pub use export::export;
-pub use list::{Listing, PassReason, PassedOver, Whole, list_whole, newest_whole};
+pub use list::{Listing, PassReason, PassedOver, Whole, list_candidates, list_whole, newest_whole};
 pub use load::{Expected, load, open_path};
 pub use nonce::{NonceError, check_nonce, read_nonce, write_nonce};
 pub use retention::prune;

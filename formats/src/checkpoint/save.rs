@@ -12,7 +12,8 @@ use crate::store::Store;
 /// Writes `snapshot` as a checkpoint of `job` and returns when it would survive a crash of the machine.
 ///
 /// A crash before that leaves earlier checkpoints as they were, and this one is not there or not whole.
-/// If a whole one of the same state is there, nothing is written.
+/// If a whole one of the same state is there, nothing is written; several members that hold the same state may
+/// save it at once.
 ///
 /// # Errors
 /// When the store refuses (nothing half-written counts as a checkpoint), when the state cannot be written
@@ -53,7 +54,9 @@ pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<Chec
             });
         }
         Err(e @ CheckpointError::Damaged(Damage::Manifest(ManifestError::Newer { .. }))) => return Err(e),
-        // What is left of an attempt that was cut off. Its manifest goes first: a new part under an old
+        // Nothing, or parts without a manifest, which another member may be writing just now: the same bytes.
+        Err(CheckpointError::Damaged(Damage::Unfinished { .. })) => {}
+        // What is left of an attempt that went wrong. Its manifest goes first: a new part under an old
         // manifest would look like damage.
         Err(CheckpointError::Damaged(_)) => store.delete(&manifest_key(&path))?,
         Err(other) => return Err(other),
@@ -64,6 +67,12 @@ pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<Chec
         .try_for_each(|(name, bytes)| store.put(&format!("{path}/{name}"), bytes))
         .and_then(|()| store.put(&manifest_key(&path), &encoded));
     if let Err(error) = written {
+        // Another holder of this state may have got it done.
+        if verify(store, &path)
+            .is_ok_and(|there| there.parts == manifest.parts && there.chain == manifest.chain)
+        {
+            return Ok(reference);
+        }
         // A full store needs the space. What cannot be deleted now is harmless: it has no manifest.
         let _ = store.delete(&manifest_key(&path));
         for (name, _) in &files {
@@ -90,6 +99,8 @@ fn manifest(job: &JobUid, snapshot: &Snapshot, files: &[(&'static str, Vec<u8>)]
         state_digest: s.state_digest.clone(),
         fingerprints: s.fingerprints.clone(),
         world_size: s.world_size,
+        agreed_by: s.agreed_by,
+        evaluation: s.evaluation.clone(),
         run_config: s.run_config.clone(),
         parts: files
             .iter()

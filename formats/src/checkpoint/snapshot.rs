@@ -2,7 +2,7 @@
 
 use crate::identity::Position;
 use crate::lineage::Lineage;
-use crate::manifest::{DataProgress, Fingerprints};
+use crate::manifest::{DataProgress, Evaluated, Fingerprints};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -31,6 +31,10 @@ pub struct Snapshot {
     pub fingerprints: Fingerprints,
     /// Ranks of the group; informational.
     pub world_size: u32,
+    /// Members whose digests of the state were compared and found equal.
+    pub agreed_by: u32,
+    /// What an evaluation of exactly this state found, if there was one.
+    pub evaluation: Option<Evaluated>,
     /// RunConfig in force, as JSON.
     pub run_config: serde_json::Value,
     /// RFC 3339 time of the snapshot.

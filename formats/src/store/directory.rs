@@ -150,10 +150,13 @@ impl Store for DirectoryStore {
     fn get(&self, key: &str) -> Result<Vec<u8>, StoreError> {
         let file = self.file_of(key)?;
         fs::read(&file).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotFound {
-                key: key.to_owned(),
-                place: self.describe(),
-            },
+            // A folder of this name is no object either.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+                StoreError::NotFound {
+                    key: key.to_owned(),
+                    place: self.describe(),
+                }
+            }
             _ => io_error("read", &file)(e),
         })
     }

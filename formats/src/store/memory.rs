@@ -21,11 +21,26 @@ pub enum Fault {
     Capacity(u64),
 }
 
+/// Reads that the store refuses although the object is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadFault {
+    /// Only objects whose key contains this.
+    pub of: String,
+    /// So many such reads succeed first.
+    pub after: u64,
+    /// So many are refused then; later ones succeed again.
+    pub times: u64,
+    /// What the system says.
+    pub kind: io::ErrorKind,
+}
+
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
     fault: Option<Fault>,
     changes: u64,
+    read_fault: Option<ReadFault>,
+    reads: Vec<String>,
 }
 
 /// Objects in memory.
@@ -46,6 +61,16 @@ impl MemoryStore {
         let mut state = self.lock();
         state.fault = fault;
         state.changes = 0;
+    }
+
+    /// Sets (or with None takes away) what is refused to be read.
+    pub fn set_read_fault(&self, fault: Option<ReadFault>) {
+        self.lock().read_fault = fault;
+    }
+
+    /// The keys that were read since this was asked last, in order.
+    pub fn take_reads(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().reads)
     }
 
     /// Puts and deletes so far, since the fault was set last.
@@ -88,6 +113,27 @@ impl State {
             _ => Ok(Effect::Whole),
         }
     }
+
+    /// Notes a read, and refuses it where the fault says so.
+    fn read(&mut self, key: &str) -> Result<(), StoreError> {
+        self.reads.push(key.to_owned());
+        let Some(fault) = self.read_fault.as_mut().filter(|fault| key.contains(&fault.of)) else {
+            return Ok(());
+        };
+        if fault.after > 0 {
+            fault.after -= 1;
+            return Ok(());
+        }
+        if fault.times == 0 {
+            return Ok(());
+        }
+        fault.times -= 1;
+        Err(StoreError::Io {
+            action: "read",
+            path: key.to_owned(),
+            source: fault.kind.into(),
+        })
+    }
 }
 
 enum Effect {
@@ -129,7 +175,9 @@ impl Store for MemoryStore {
 
     fn get(&self, key: &str) -> Result<Vec<u8>, StoreError> {
         check_key(key)?;
-        self.lock()
+        let mut state = self.lock();
+        state.read(key)?;
+        state
             .objects
             .get(key)
             .cloned()
@@ -195,5 +243,25 @@ mod tests {
         assert!(full.to_string().contains("free space"), "{full}");
         s.set_fault(None);
         s.put("d", b"1").unwrap();
+    }
+
+    #[test]
+    fn reads_are_refused_as_often_as_asked_and_noted() {
+        let s = MemoryStore::new();
+        s.put("u/a", b"1").unwrap();
+        s.put("u/b", b"2").unwrap();
+        s.set_read_fault(Some(ReadFault {
+            of: "/a".into(),
+            after: 1,
+            times: 2,
+            kind: io::ErrorKind::StaleNetworkFileHandle,
+        }));
+        let read = |key: &str| s.get(key).is_ok();
+        assert_eq!(
+            ["u/a", "u/b", "u/a", "u/a", "u/a"].map(read),
+            [true, true, false, false, true]
+        );
+        assert_eq!(s.take_reads(), ["u/a", "u/b", "u/a", "u/a", "u/a"]);
+        assert!(s.take_reads().is_empty());
     }
 }

@@ -4,7 +4,7 @@ mod directory;
 mod memory;
 
 pub use directory::DirectoryStore;
-pub use memory::{Fault, MemoryStore};
+pub use memory::{Fault, MemoryStore, ReadFault};
 
 use std::io;
 

@@ -68,7 +68,7 @@ impl TrainingState {
         };
         let device = Device::Cpu;
         let builder = ModelBuilder::new(config.training.seed, kind, device);
-        let model = task.model(&builder, parameters).map_err(Fatal::user)?;
+        let model = task.model(&builder, parameters).map_err(Fatal::of)?;
         let tensors = builder.finish();
         if tensors.parameters.is_empty() {
             return Err(Fatal::user(format!(

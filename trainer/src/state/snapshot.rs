@@ -6,7 +6,7 @@ use crate::step::Fatal;
 use gradsync_collective::bucket_plan::BucketPlan;
 use gradsync_formats::checkpoint::{Group, NamedTensor, Snapshot, TensorSpec};
 use gradsync_formats::lineage::Lineage;
-use gradsync_formats::manifest::Fingerprints;
+use gradsync_formats::manifest::{Evaluated, Fingerprints};
 use gradsync_formats::run_config::RunConfig;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) fingerprints: &'a Fingerprints,
     pub(crate) config: &'a RunConfig,
     pub(crate) world_size: u32,
+    pub(crate) agreed_by: u32,
+    pub(crate) evaluation: Option<Evaluated>,
     pub(crate) written_at: String,
 }
 
@@ -52,6 +54,8 @@ impl TrainingState {
             state_digest: self.digest()?,
             fingerprints: around.fingerprints.clone(),
             world_size: around.world_size,
+            agreed_by: around.agreed_by,
+            evaluation: around.evaluation,
             run_config: serde_json::to_value(around.config).map_err(Fatal::process)?,
             written_at: around.written_at,
             tensors,

@@ -19,6 +19,8 @@ pub struct Step<'a> {
     pub(super) position: Position,
     pub(super) agreed: &'a Agreed,
     pub(super) used: &'a UsedParameters,
+    /// Content hashes that the reductions of the buckets took on the way.
+    pub(super) hashes: &'a [Option<u64>],
 }
 
 /// What a commit did.
@@ -56,6 +58,10 @@ fn apply(state: &mut TrainingState, step: &Step<'_>) -> Result<Outcome, Fatal> {
     // Hashes of the sums as they were decoded: equal on all members, or the next control record tells.
     let mut hashes = Vec::with_capacity(state.parameters.plan().buckets.len());
     for bucket in 0..state.parameters.plan().buckets.len() {
+        if let Some(hash) = step.hashes.get(bucket).copied().flatten() {
+            hashes.push(hash);
+            continue;
+        }
         let buffer = state.parameters.bucket(bucket).map_err(Fatal::process)?;
         hashes.push(agreement::buffer_hash(&buffer).map_err(Fatal::process)?);
     }

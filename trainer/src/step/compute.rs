@@ -49,13 +49,13 @@ pub(super) fn compute(
             seed: context.course.seed,
             epoch: work.epoch,
         };
-        let batch = context.train.get(&indices, key).map_err(Fatal::user)?;
+        let batch = context.train.get(&indices, key).map_err(Fatal::of)?;
         let batch = batch.to(state.device(), state.kind()).map_err(Fatal::process)?;
         let mode = Mode::train(context.course.seed, step, part);
         let loss = context
             .task
             .loss(state.model.as_ref(), &batch, &mode)
-            .map_err(Fatal::user)?;
+            .map_err(Fatal::of)?;
         local.denominator += loss.count;
         local.loss += loss.sum.f_double_value(&[]).map_err(Fatal::process)?;
         let scaled = loss.sum.f_div_scalar(context.nominal).map_err(Fatal::process)?;

@@ -4,12 +4,14 @@
 //! changes parameters, optimiser state, buffers, cursor and chain, and it does all of it or nothing.
 
 mod agreed;
+mod blame;
 mod commit;
 mod compute;
 mod course;
 mod error;
 mod plan;
 
+pub use blame::{Blame, of_io};
 pub use commit::{Step, commit};
 pub use course::{Course, Work};
 pub use error::{Fatal, FatalKind, StepError};
@@ -182,6 +184,7 @@ pub fn advance(
         position,
         agreed: &agreed,
         used: &used,
+        hashes: round.hashes(),
     };
     let outcome = commit(state, &step, proposal)?;
     trace.note(Event::Committed);

@@ -23,7 +23,7 @@ pub fn plan_buckets(
         seed: context.course.seed,
         epoch: 0,
     };
-    let batch = context.train.get(&work.indices(0), key).map_err(Fatal::user)?;
+    let batch = context.train.get(&work.indices(0), key).map_err(Fatal::of)?;
     let batch = batch.to(state.device(), state.kind()).map_err(Fatal::process)?;
     let mode = Mode::train(context.course.seed, 0, 0);
     state.parameters.zero_gradients().map_err(Fatal::process)?;
@@ -31,7 +31,7 @@ pub fn plan_buckets(
     let outcome = context
         .task
         .loss(state.model.as_ref(), &batch, &mode)
-        .map_err(Fatal::user)
+        .map_err(Fatal::of)
         .and_then(|loss| loss.sum.f_backward().map_err(Fatal::process));
     let order = state.hooks.take_ready_order();
     state.buffers.restore().map_err(Fatal::process)?;

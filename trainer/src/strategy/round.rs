@@ -66,6 +66,7 @@ pub struct Round {
     deadline: Duration,
     trace: Trace,
     moved: Moved,
+    hashes: Vec<Option<u64>>,
 }
 
 impl Round {
@@ -86,6 +87,7 @@ impl Round {
             deadline,
             trace,
             moved: Moved::default(),
+            hashes: Vec::new(),
         }
     }
 
@@ -123,7 +125,7 @@ impl Round {
         self.trace.note(Event::Launched(number));
         self.pending.push(self.communicator.all_reduce(
             Channel::Gradients,
-            buffer.clone(),
+            buffer.clone().with_content_hash(),
             ReduceOp::Sum,
             WireType::Same,
         ));
@@ -139,14 +141,48 @@ impl Round {
             self.moved.bytes_sent += moved.bytes_sent;
             self.moved.bytes_received += moved.bytes_received;
             self.moved.wire_time += moved.wire_time;
+            self.hashes.push(moved.content_hash);
         }
         self.trace.note(Event::Reduced);
         Ok(())
+    }
+
+    /// Content hash of each reduced bucket in plan order, where its reduction took it on the way.
+    #[must_use]
+    pub fn hashes(&self) -> &[Option<u64>] {
+        &self.hashes
     }
 
     /// Bytes and time of the round so far.
     #[must_use]
     pub fn moved(&self) -> &Moved {
         &self.moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gradsync_collective::agreement::buffer_hash;
+    use gradsync_collective::in_process;
+
+    #[test]
+    fn each_reduction_brings_the_hash_of_its_bucket_and_no_pass_of_its_own_is_needed() {
+        let buckets: Vec<Buffer> = [vec![1.0f64, -2.0, 3.5], vec![0.25; 7]]
+            .iter()
+            .map(|values| Buffer::from_slice(values).unwrap())
+            .collect();
+        let communicator = in_process::group(1, "job", 1).remove(0);
+        let mut round = Round::new(
+            communicator,
+            buckets.clone(),
+            Duration::from_secs(10),
+            Trace::default(),
+        );
+        round.launch_next();
+        round.launch_next();
+        round.wait_all().unwrap();
+        let expected: Vec<Option<u64>> = buckets.iter().map(|bucket| buffer_hash(bucket).ok()).collect();
+        assert_eq!(round.hashes(), expected);
     }
 }

@@ -2,14 +2,16 @@
 //! proof that all members see the same.
 
 use super::Surroundings;
-use super::warm::Warm;
+use super::again::try_again;
+use super::warm::{Best, Warm};
 use crate::state::{Circumstances, TrainingState};
-use crate::step::{Fatal, Member};
+use crate::step::{Blame as _, Fatal};
 use gradsync_collective::Communicator;
 use gradsync_formats::checkpoint::{
-    self, CheckpointError, Damage, Expected, PassReason, Snapshot, Whole, list_whole, open_path,
+    self, CheckpointError, CheckpointRef, Damage, Expected, PassReason, Snapshot, Whole, list_candidates,
+    open_path,
 };
-use gradsync_formats::identity::JobUid;
+use gradsync_formats::identity::{JobUid, Position};
 use gradsync_formats::lineage::Lineage;
 use gradsync_formats::manifest::{Fingerprints, checkpoint_folder};
 use gradsync_formats::run_config::{CheckpointSpec, ResumePolicy};
@@ -19,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::standing::REPORTED_CHECKPOINTS;
+use super::standing::{REPORTED_CHECKPOINTS, Standing};
 
 /// An open checkpoint directory.
 pub(crate) struct Checkpoints {
@@ -27,6 +29,16 @@ pub(crate) struct Checkpoints {
     spec: CheckpointSpec,
     /// Where `resume.path` lies here.
     resume_path: Option<PathBuf>,
+    /// First pause before what could not be read is read again.
+    pause: Duration,
+}
+
+/// In which group a state is, or was last.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) lineage: Lineage,
+    pub(crate) rank: u32,
+    pub(crate) world_size: u32,
 }
 
 /// Checkpoints in sight.
@@ -45,7 +57,7 @@ impl Checkpoints {
         around: &Surroundings<'_>,
     ) -> Result<Option<Checkpoints>, Fatal> {
         let Some(spec) = warm_spec else { return Ok(None) };
-        let store = (around.open_store)(&spec.directory).map_err(Fatal::user)?;
+        let store = (around.open_store)(&spec.directory).map_err(Fatal::of)?;
         let resume_path = match (spec.resume.policy, &spec.resume.path) {
             (ResumePolicy::Path, Some(path)) => Some(around.paths.apply(Path::new(path))),
             _ => None,
@@ -54,6 +66,7 @@ impl Checkpoints {
             store,
             spec: spec.clone(),
             resume_path,
+            pause: around.patience.reread,
         }))
     }
 
@@ -62,9 +75,35 @@ impl Checkpoints {
         self.spec.shared
     }
 
-    /// Looks what is there.
-    pub(crate) fn look(&self, job: &JobUid, fingerprints: &Fingerprints) -> Result<Found, Fatal> {
-        let listing = list_whole(self.store.as_ref(), job, None, Some(fingerprints)).map_err(Fatal::user)?;
+    /// Looks what is there. What cannot be read at this time is not taken for damaged: it ends this process
+    /// rather than sending the group back to an older state. What this member knows of the directory already
+    /// is in its `standing`.
+    pub(crate) fn look(
+        &self,
+        job: &JobUid,
+        fingerprints: &Fingerprints,
+        standing: &Standing,
+    ) -> Result<Found, Fatal> {
+        let damaged = &standing.damaged();
+        let listing = try_again(self.pause, || {
+            let store = self.store.as_ref();
+            let listing =
+                list_candidates(store, job, Some(fingerprints), damaged).map_err(|e| self.unread(e))?;
+            let unreadable = listing
+                .passed_over
+                .iter()
+                .find_map(|passed| match &passed.reason {
+                    PassReason::Unreadable(problem) => Some(problem),
+                    _ => None,
+                });
+            match unreadable {
+                Some(problem) => Err(Fatal::process(format!(
+                    "look for checkpoints in {}: {problem}",
+                    self.store.describe()
+                ))),
+                None => Ok(listing),
+            }
+        })?;
         for passed in &listing.passed_over {
             tracing::warn!(path = passed.path, "passing over a checkpoint: {}", passed.reason);
         }
@@ -83,30 +122,40 @@ impl Checkpoints {
         }
         // One that was cut off while it was written never counted; a damaged one did, and starting from the
         // beginning in its place would throw training away without a word.
-        let damaged = listing.passed_over.iter().find(|passed| {
+        let newest_damaged = listing.passed_over.iter().find(|passed| {
             matches!(&passed.reason, PassReason::Damaged(damage) if !matches!(damage, Damage::Unfinished { .. }))
         });
-        if let (true, Some(damaged)) = (listing.whole.is_empty(), damaged) {
+        let newest_damaged = match (newest_damaged, damaged.last()) {
+            (Some(passed), _) => Some(format!("{}: {}", passed.path, passed.reason)),
+            (None, Some(folder)) => Some(format!("{folder}, which could not be loaded")),
+            (None, None) => None,
+        };
+        if let (true, Some(newest_damaged)) = (listing.whole.is_empty(), newest_damaged) {
             return Err(Fatal::user(format!(
-                "resume in {}: none of its {} checkpoints is whole, the newest damaged one is {}: {}; put back a copy, or \
-                 move them away to start from the beginning",
+                "resume in {}: none of its {} checkpoints is whole, the newest damaged one is {newest_damaged}; put back \
+                 a copy, or move them away to start from the beginning",
                 self.store.describe(),
-                listing.passed_over.len(),
-                damaged.path,
-                damaged.reason
+                listing.passed_over.len() + damaged.len(),
             )));
         }
-        let whole = listing
-            .whole
-            .iter()
-            .take(REPORTED_CHECKPOINTS)
-            .map(seen)
-            .collect();
+        let mut whole = listing.whole;
+        // After a divergence only states on which members agreed are good enough, if there are any.
+        let agreed = |whole: &Whole| whole.manifest.agreed_by > 0;
+        if standing.has_diverged() && whole.iter().any(agreed) {
+            whole.retain(agreed);
+        }
+        let whole = whole.iter().take(REPORTED_CHECKPOINTS).map(seen).collect();
         let resume_from = match &self.resume_path {
             None => None,
-            Some(path) => Some(seen_elsewhere(path)?),
+            Some(path) => Some(try_again(self.pause, || seen_elsewhere(path))?),
         };
         Ok(Found { whole, resume_from })
+    }
+
+    fn unread(&self, error: CheckpointError) -> Fatal {
+        let kind = error.kind();
+        let message = format!("look for checkpoints in {}: {error}", self.store.describe());
+        Fatal { kind, message }
     }
 
     /// Loads a checkpoint named by a plan: a folder of this job, or another job's by its absolute path.
@@ -124,51 +173,113 @@ impl Checkpoints {
             parameters: &parameters,
             buffers: &buffers,
         };
-        let loaded = if Path::new(path).is_absolute() {
+        let elsewhere = Path::new(path).is_absolute();
+        if elsewhere {
             expected.job = None;
-            open_path(Path::new(path))
-                .and_then(|(store, reference)| checkpoint::load(&store, &reference.path, &expected))
-        } else {
-            checkpoint::load(self.store.as_ref(), &format!("{job}/{path}"), &expected)
-        };
-        loaded.map_err(|error| match error {
-            CheckpointError::Mismatch { .. } | CheckpointError::BadPath { .. } => {
-                LoadError::Fatal(Fatal::user(error))
+        }
+        let loaded = try_again(self.pause, || {
+            let loaded = if elsewhere {
+                open_path(Path::new(path))
+                    .and_then(|(store, reference)| checkpoint::load(&store, &reference.path, &expected))
+            } else {
+                checkpoint::load(self.store.as_ref(), &format!("{job}/{path}"), &expected)
+            };
+            match loaded {
+                Ok(snapshot) => Ok(Ok(snapshot)),
+                // Only what is there and not what was written is a reason to take another one.
+                Err(CheckpointError::Damaged(damage)) => Ok(Err(damage)),
+                Err(other) => Err(Fatal::of(other)),
             }
-            other => LoadError::Unusable(other.to_string()),
-        })
+        });
+        match loaded {
+            Ok(Ok(snapshot)) => Ok(snapshot),
+            Ok(Err(damage)) => Err(LoadError::Unusable(damage.to_string())),
+            Err(fatal) => Err(LoadError::Fatal(fatal)),
+        }
     }
 
-    /// Writes the state and deletes what has become superfluous.
+    /// The state of the best evaluation on the lineage, by what the manifests say.
+    pub(crate) fn best(&self, job: &JobUid, lineage: &Lineage) -> Result<Option<Best>, Fatal> {
+        let best = try_again(self.pause, || {
+            checkpoint::best_evaluated(self.store.as_ref(), job, lineage).map_err(|e| self.unread(e))
+        })?;
+        Ok(best.map(|(position, found)| Best {
+            position,
+            loss: found.loss,
+        }))
+    }
+
+    /// Writes the state, on which `agreed_by` of the `world_size` members of the lineage's newest generation
+    /// have compared notes.
     pub(crate) fn write(
         &self,
         warm: &Warm<'_>,
-        lineage: &Lineage,
-        member: &Member,
+        place: &Place,
+        agreed_by: u32,
         around: &Surroundings<'_>,
-    ) -> Result<(), Fatal> {
-        let job = around.group.job();
+    ) -> Result<CheckpointRef, Fatal> {
         let position = warm.state.position();
-        let failed = |error: &dyn std::fmt::Display| {
-            Fatal::user(format!(
-                "write checkpoint {} in {}: {error}",
-                checkpoint_folder(position),
-                self.store.describe()
-            ))
-        };
         let snapshot = warm.state.snapshot(Circumstances {
-            lineage,
+            lineage: &place.lineage,
             fingerprints: &warm.fingerprints,
             config: &warm.config,
-            world_size: member.world_size,
+            world_size: place.world_size,
+            agreed_by,
+            evaluation: warm.evaluation_of(position),
             written_at: around.clock.wall(),
         })?;
-        let saved = checkpoint::save(self.store.as_ref(), job, &snapshot).map_err(|error| failed(&error))?;
-        let best: Vec<_> = warm.best.iter().map(|best| best.position).collect();
-        checkpoint::prune(self.store.as_ref(), job, self.spec.keep, lineage, &saved, &best)
-            .map_err(|error| failed(&error))?;
+        let saved = checkpoint::save(self.store.as_ref(), around.group.job(), &snapshot)
+            .map_err(|error| self.unwritten(position, error))?;
         tracing::info!(path = saved.path, "wrote a checkpoint");
+        Ok(saved)
+    }
+
+    /// Deletes what `saved` has made superfluous. That of the best evaluation stays beside the newest ones.
+    pub(crate) fn prune(
+        &self,
+        warm: &Warm<'_>,
+        place: &Place,
+        saved: &CheckpointRef,
+        around: &Surroundings<'_>,
+    ) -> Result<(), Fatal> {
+        let best: Vec<_> = warm.best.iter().map(|best| best.position).collect();
+        let (store, job) = (self.store.as_ref(), around.group.job());
+        checkpoint::prune(store, job, self.spec.keep, &place.lineage, saved, &best)
+            .map_err(|error| self.unwritten(saved.position, error))?;
         Ok(())
+    }
+
+    fn unwritten(&self, position: Position, error: CheckpointError) -> Fatal {
+        let kind = error.kind();
+        let folder = checkpoint_folder(position);
+        let message = format!("write checkpoint {folder} in {}: {error}", self.store.describe());
+        Fatal { kind, message }
+    }
+
+    /// Refuses to start `plan` from what the job's first generation started from, although a later state was
+    /// saved in this directory: `known`, as this process or the run record tells.
+    pub(crate) fn refuse_to_start_over(
+        &self,
+        plan: &Plan,
+        known: Option<(Position, String)>,
+    ) -> Result<(), Fatal> {
+        let Some((position, folder)) = known else {
+            return Ok(());
+        };
+        if self.spec.resume.policy == ResumePolicy::Never || position.commit <= plan.base.position.commit {
+            return Ok(());
+        }
+        Err(Fatal::user(format!(
+            "start generation {} from {}: {} has no usable checkpoint of job {} any more, and {folder} was written \
+             there after step {}; mount the volume that holds it at checkpoint.directory ({}) and resume in a new run \
+             with checkpoint.resume: {{policy: Path, path: ...}}, or start a new run to give these steps up",
+            plan.generation,
+            plan.base.position,
+            self.store.describe(),
+            plan.job_uid,
+            position.commit,
+            self.spec.directory,
+        )))
     }
 
     /// Proves that all members see the directory of rank 0: before the first step of a generation.
@@ -185,11 +296,15 @@ impl Checkpoints {
         let store = self.store.as_ref();
         let nonce = uuid::Uuid::new_v4().to_string();
         if first {
-            checkpoint::write_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::user)?;
+            try_again(self.pause, || {
+                checkpoint::write_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::of)
+            })?;
         }
         let nonce: String = crate::agree::share_document(first.then_some(&nonce), communicator, 0, patience)?;
         if !first {
-            checkpoint::check_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::user)?;
+            try_again(self.pause, || {
+                checkpoint::check_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::of)
+            })?;
         }
         Ok(())
     }
@@ -199,7 +314,7 @@ impl Checkpoints {
 pub(crate) enum LoadError {
     /// Another one may do.
     Unusable(String),
-    /// It is another model's, or the path is wrong: nothing else will do.
+    /// It is another model's, the path is wrong, or it cannot be read at this time: nothing else will do.
     Fatal(Fatal),
 }
 
@@ -214,8 +329,8 @@ fn seen(whole: &Whole) -> SeenCheckpoint {
 }
 
 fn seen_elsewhere(path: &Path) -> Result<SeenCheckpoint, Fatal> {
-    let (store, reference) = open_path(path).map_err(Fatal::user)?;
-    let manifest = checkpoint::verify(&store, &reference.path).map_err(Fatal::user)?;
+    let (store, reference) = open_path(path).map_err(Fatal::of)?;
+    let manifest = checkpoint::verify(&store, &reference.path).map_err(Fatal::of)?;
     Ok(SeenCheckpoint {
         position: manifest.position,
         path: path.display().to_string(),

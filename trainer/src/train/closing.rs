@@ -19,7 +19,7 @@ pub(crate) fn finish(
     around: &mut Surroundings<'_>,
 ) -> Result<Summary, StepError> {
     session.evaluate(warm, around)?;
-    session.compare_digests(warm, around)?;
+    session.agree(warm, around)?;
     session.checkpoint(warm, around)?;
     barrier(&session.member, around)?;
     let summary = warm.summary(End::Complete)?;

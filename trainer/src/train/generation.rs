@@ -224,17 +224,12 @@ fn open(
 ) -> Result<(), StepError> {
     let plan = &entered.plan;
     around.group.alive(Some(warm.progress_report("obtaining state")));
-    warm.obtain(
-        plan,
-        entered.head.rank,
-        communicator.as_ref(),
-        standing,
-        around.patience.operation,
-    )?;
+    warm.obtain(plan, entered.head.rank, communicator.as_ref(), standing, around)?;
     if let Some(checkpoints) = &warm.checkpoints {
         checkpoints.prove_shared(plan, communicator.as_ref(), around.patience.operation)?;
     }
     warm.agree_on_buckets(communicator.as_ref(), around.patience.operation, around.clock)?;
+    warm.agree_on_best(plan, communicator.as_ref(), around.patience.operation)?;
     communicator
         .barrier(Channel::Control)
         .wait(around.clock.now() + around.patience.connect)?;

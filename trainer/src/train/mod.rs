@@ -1,9 +1,11 @@
 //! The outer loop of a rank, in one process from its first join to its end:
 //! join, obtain the plan, obtain the state, train until an error or a boundary, join again.
 
+mod again;
 mod checkpoints;
 mod closing;
 mod generation;
+mod leaving;
 mod session;
 mod standing;
 mod warm;
@@ -12,6 +14,7 @@ pub use generation::Observer;
 
 use crate::clock::Clock;
 use crate::group::{Group, GroupError, Next};
+use crate::record::ToDisk;
 use crate::step::Fatal;
 use crate::task::{PathMap, Task};
 use crate::transport::Transport;
@@ -45,6 +48,8 @@ pub struct Surroundings<'a> {
     pub paths: PathMap,
     /// Where run records go; none: nowhere.
     pub records: Option<PathBuf>,
+    /// Brings a record to the disk.
+    pub to_disk: &'a ToDisk<'a>,
     /// Deadlines.
     pub patience: Patience,
 }
@@ -62,6 +67,9 @@ pub struct Patience {
     pub plan: Duration,
     /// The acknowledgement that completion is persisted.
     pub acknowledgement: Duration,
+    /// The first pause before a checkpoint directory that could not be read is read again; a few more follow,
+    /// each twice as long.
+    pub reread: Duration,
 }
 
 impl Default for Patience {
@@ -72,6 +80,7 @@ impl Default for Patience {
             answer: Duration::from_secs(60),
             plan: Duration::from_secs(24 * 3600),
             acknowledgement: Duration::from_secs(600),
+            reread: Duration::from_millis(250),
         }
     }
 }
@@ -133,7 +142,7 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
     loop {
         let seen = match &warm {
             None => Seen::default(),
-            Some(warm) => look_around(warm, around)?,
+            Some(warm) => look_around(warm, &standing, around)?,
         };
         let deadline = around.clock.now() + around.patience.answer;
         let joined = match around.group.join(standing.report(seen), deadline) {
@@ -164,11 +173,12 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
             Next::Ask(Ask::Rejoin { reason }) => tracing::info!(reason, "joining again"),
             Next::Ask(Ask::Stop { cause }) => {
                 tracing::info!(reason = cause.reason, "stopping before a group was formed");
+                let checkpoint = leaving::save_what_is_held(warm, &standing, around)?;
                 leave(
                     around,
                     LeaveCause::Stopped {
                         position: warm.position(),
-                        checkpoint: None,
+                        checkpoint,
                     },
                 );
                 return warm.summary(End::Stopped);
@@ -214,11 +224,11 @@ pub(crate) struct LastEnd {
 }
 
 /// What goes into the report before a join: the state held, the listener, the checkpoints in sight.
-fn look_around(warm: &Warm<'_>, around: &mut Surroundings<'_>) -> Result<Seen, Fatal> {
+fn look_around(warm: &Warm<'_>, standing: &Standing, around: &mut Surroundings<'_>) -> Result<Seen, Fatal> {
     let addresses = around.transport.listen().map_err(Fatal::process)?;
     let held = warm.held()?;
     let found = match &warm.checkpoints {
-        Some(checkpoints) => checkpoints.look(around.group.job(), &warm.fingerprints)?,
+        Some(checkpoints) => checkpoints.look(around.group.job(), &warm.fingerprints, standing)?,
         None => checkpoints::Found::default(),
     };
     Ok(Seen {

@@ -1,17 +1,17 @@
 //! A live generation: steps, and what is done at the boundaries between them.
 
+use super::checkpoints::Place;
 use super::closing;
 use super::generation::{Entered, Left};
 use super::warm::Warm;
 use super::{End, Surroundings};
-use crate::evaluation::{self, Evaluation};
+use crate::evaluation;
 use crate::group::Asked;
 use crate::record::Recorder;
 use crate::step::{self, Committed, Fatal, Member, SharedStrategy, StepError, Wants};
 use crate::strategy::{Trace, select};
 use gradsync_collective::{AbortCause, CollectiveError, Communicator};
 use gradsync_formats::identity::Position;
-use gradsync_formats::lineage::Lineage;
 use gradsync_formats::record::{RECORD_VERSION, RecordLine};
 use gradsync_rendezvous::wire::{LeaveCause, MemberMessage, RecoveryPhases};
 use std::sync::{Arc, Mutex};
@@ -23,18 +23,20 @@ pub(crate) struct Session {
     pub(crate) recorder: Recorder,
     strategy: SharedStrategy,
     trace: Trace,
-    /// The state that was evaluated last in this generation, and what was found.
-    pub(crate) evaluated: Option<(Position, Evaluation)>,
+    /// The state that was evaluated last in this generation.
+    evaluated: Option<Position>,
+    /// The state on which all members compared notes last in this generation, and agreed.
+    agreed: Option<Position>,
     /// The state that was checkpointed last in this generation, and where.
     pub(crate) checkpointed: Option<(Position, String)>,
-    lineage: Lineage,
+    place: Place,
     agreement: AgreementBudget,
 }
 
 impl Session {
     /// Opens the record of the generation.
     pub(crate) fn new(
-        warm: &Warm<'_>,
+        warm: &mut Warm<'_>,
         entered: &Entered,
         communicator: &Arc<dyn Communicator>,
         around: &Surroundings<'_>,
@@ -63,6 +65,12 @@ impl Session {
             length: warm.course.length,
             at: around.clock.wall(),
         })?;
+        let place = Place {
+            lineage: plan.lineage.clone(),
+            rank: entered.head.rank,
+            world_size: plan.world_size,
+        };
+        warm.place = Some(place.clone());
         Ok(Session {
             member: Member {
                 communicator: communicator.clone(),
@@ -76,8 +84,9 @@ impl Session {
             strategy: Arc::new(Mutex::new(select(&warm.config))),
             trace: Trace::default(),
             evaluated: None,
+            agreed: None,
             checkpointed: None,
-            lineage: plan.lineage.clone(),
+            place: place.clone(),
             agreement: AgreementBudget::default(),
         })
     }
@@ -150,13 +159,13 @@ impl Session {
     ) -> Result<Option<Left>, StepError> {
         let agreed = committed.agreed;
         if agreed.compare_digests {
-            self.compare_digests(warm, around)?;
+            self.agree(warm, around)?;
         }
         if warm.course.is_finished(&warm.state.progress()) {
             return Ok(None);
         }
         let leaving = agreed.stop || agreed.reform;
-        if warm.checkpoint_is_due() || agreed.stop || agreed.checkpoint {
+        if warm.checkpoint_is_due() || warm.is_best() || agreed.stop || agreed.checkpoint {
             self.checkpoint(warm, around)?;
         }
         if !leaving {
@@ -177,16 +186,17 @@ impl Session {
         Ok(Some(Left::Reform { reason }))
     }
 
-    /// Evaluates the state, once per position and generation.
+    /// Evaluates the state, once per position and generation. First it is made sure that all hold the same.
     pub(crate) fn evaluate(
         &mut self,
         warm: &mut Warm<'_>,
         around: &mut Surroundings<'_>,
     ) -> Result<(), StepError> {
         let position = warm.state.position();
-        if self.evaluated.as_ref().is_some_and(|(at, _)| *at == position) {
+        if self.evaluated == Some(position) {
             return Ok(());
         }
+        self.agree(warm, around)?;
         around.group.alive(Some(warm.progress_report("evaluating")));
         let (context, state) = warm.parts(around.clock);
         let found = evaluation::evaluate(&context, state, &self.member)?;
@@ -200,12 +210,24 @@ impl Session {
             })?;
         }
         warm.note_evaluation(position, &found);
-        self.evaluated = Some((position, found));
+        self.evaluated = Some(position);
         Ok(())
     }
 
+    /// Makes sure that all members hold the same state; once per position and generation.
+    pub(crate) fn agree(
+        &mut self,
+        warm: &mut Warm<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<(), StepError> {
+        match self.agreed == Some(warm.state.position()) {
+            true => Ok(()),
+            false => self.compare_digests(warm, around),
+        }
+    }
+
     /// Compares the digests of the replicated state of all members.
-    pub(crate) fn compare_digests(
+    fn compare_digests(
         &mut self,
         warm: &mut Warm<'_>,
         around: &mut Surroundings<'_>,
@@ -214,6 +236,7 @@ impl Session {
         let digest = crate::agree::compare(&mut warm.state, &self.member)?;
         self.agreement
             .comparison_took(around.clock.now().saturating_duration_since(began));
+        self.agreed = Some(warm.state.position());
         self.recorder.write(&RecordLine::Agreed {
             position: warm.state.position(),
             digest,
@@ -222,7 +245,8 @@ impl Session {
     }
 
     /// Writes a checkpoint of the state: rank 0 does, the others go on and wait for it in their next
-    /// collective operation.
+    /// collective operation. Before it begins all members have brought their records to the disk, so that the
+    /// checkpoint is never ahead of what proves it, and agree on the state that it will hold.
     pub(crate) fn checkpoint(
         &mut self,
         warm: &mut Warm<'_>,
@@ -231,6 +255,15 @@ impl Session {
         let position = warm.state.position();
         if self.checkpointed.as_ref().is_some_and(|(at, _)| *at == position) {
             return Ok(());
+        }
+        if warm.checkpoints.is_none() {
+            return Ok(());
+        }
+        self.recorder.sync(around.to_disk)?;
+        if self.agreed == Some(position) {
+            closing::barrier(&self.member, around)?;
+        } else {
+            self.agree(warm, around)?;
         }
         let Some(checkpoints) = &warm.checkpoints else {
             return Ok(());
@@ -241,7 +274,8 @@ impl Session {
                 .group
                 .alive(Some(warm.progress_report("writing checkpoint")));
             let began = around.clock.now();
-            checkpoints.write(warm, &self.lineage, &self.member, around)?;
+            let saved = checkpoints.write(warm, &self.place, self.member.world_size, around)?;
+            checkpoints.prune(warm, &self.place, &saved, around)?;
             let seconds = around.clock.now().saturating_duration_since(began).as_secs_f64();
             self.recorder.write(&RecordLine::Checkpointed {
                 position,
@@ -249,6 +283,7 @@ impl Session {
                 seconds,
             })?;
         }
+        warm.saved = Some((position, path.clone()));
         self.checkpointed = Some((position, path));
         Ok(())
     }

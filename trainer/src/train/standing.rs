@@ -62,6 +62,11 @@ impl Standing {
         self.diverged.1
     }
 
+    /// Whether members were ever found to differ.
+    pub(crate) fn has_diverged(&self) -> bool {
+        self.diverged.1 > 0
+    }
+
     /// Notes members that could not be reached.
     pub(crate) fn blame(&mut self, members: Vec<MemberId>) {
         self.unreachable = members;
@@ -73,6 +78,11 @@ impl Standing {
         self.damaged.push(DamagedCheckpoint { path, problem });
         let surplus = self.damaged.len().saturating_sub(REPORTED_CHECKPOINTS);
         self.damaged.drain(..surplus);
+    }
+
+    /// Folders of the checkpoints that could not be used, the newest found last.
+    pub(crate) fn damaged(&self) -> Vec<String> {
+        self.damaged.iter().map(|damaged| damaged.path.clone()).collect()
     }
 
     /// The report for a join.

@@ -1,21 +1,24 @@
 //! A member that is loaded and could start at once: task, model, data, and the state if it holds one.
 
-use super::checkpoints::{Checkpoints, LoadError};
+use super::checkpoints::{Checkpoints, LoadError, Place};
 use super::standing::Standing;
 use super::{End, Summary, Surroundings};
 use crate::clock::Clock;
 use crate::evaluation::Evaluation;
 use crate::group::Joined;
+use crate::record;
 use crate::state::TrainingState;
 use crate::step::{Committed, Course, Fatal, StepError, WorkContext};
 use crate::task::{DataSource, GivenParameters, Normalisation, Parameters, Split, Task};
 use gradsync_collective::{AbortCause, CollectiveError, Communicator};
 use gradsync_formats::checkpoint::Snapshot;
 use gradsync_formats::identity::Position;
-use gradsync_formats::manifest::{DataProgress, Fingerprints};
+use gradsync_formats::manifest::{DataProgress, Evaluated, Fingerprints};
 use gradsync_formats::run_config::RunConfig;
 use gradsync_rendezvous::wire::{BaseSource, HeldState, Plan, Progress};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 /// Everything that does not change between generations, and the state that does.
@@ -30,6 +33,12 @@ pub(crate) struct Warm<'t> {
     pub(crate) origin: DataProgress,
     /// The evaluation with the lowest loss, whose checkpoint is kept.
     pub(crate) best: Option<Best>,
+    /// The state that was evaluated last, and what was found.
+    evaluated: Option<(Position, Evaluation)>,
+    /// The newest checkpoint of this job that this process knows to have been whole.
+    pub(crate) saved: Option<(Position, String)>,
+    /// The group that this process is in, or was in last.
+    pub(crate) place: Option<Place>,
     metrics: BTreeMap<String, f64>,
     task: &'t dyn Task,
     parameters: Parameters,
@@ -54,11 +63,11 @@ impl<'t> Warm<'t> {
         let task = crate::tasks::find(tasks, &config.task.name).map_err(Fatal::user)?;
         let given =
             GivenParameters::new(&config.task.parameters, around.paths.clone()).map_err(Fatal::user)?;
-        let parameters = task.parameters(&given).map_err(Fatal::user)?;
-        task.check(&parameters, &config.training).map_err(Fatal::user)?;
+        let parameters = task.parameters(&given).map_err(Fatal::of)?;
+        task.check(&parameters, &config.training).map_err(Fatal::of)?;
         around.group.alive(None);
-        let train = task.data(Split::Train, &parameters).map_err(Fatal::user)?;
-        let test = task.data(Split::Test, &parameters).map_err(Fatal::user)?;
+        let train = task.data(Split::Train, &parameters).map_err(Fatal::of)?;
+        let test = task.data(Split::Test, &parameters).map_err(Fatal::of)?;
         around.group.alive(None);
         if train.len() == 0 {
             return Err(Fatal::user(format!(
@@ -76,7 +85,7 @@ impl<'t> Warm<'t> {
         let nominal = match task.normalisation() {
             Normalisation::Sum => 1.0,
             Normalisation::Mean => {
-                let units = task.units_per_sample(&parameters).map_err(Fatal::user)?;
+                let units = task.units_per_sample(&parameters).map_err(Fatal::of)?;
                 (config.training.global_batch_size as f64) * (units as f64)
             }
         };
@@ -96,6 +105,9 @@ impl<'t> Warm<'t> {
             checkpoints,
             origin: DataProgress::default(),
             best: None,
+            evaluated: None,
+            saved: None,
+            place: None,
             metrics: BTreeMap::new(),
             task,
             parameters,
@@ -143,6 +155,11 @@ impl<'t> Warm<'t> {
         }))
     }
 
+    /// Whether a base was obtained, and not lost since.
+    pub(crate) fn holds_state(&self) -> bool {
+        self.holds_state
+    }
+
     /// Forgets the state: the next base must come from a checkpoint or the beginning.
     pub(crate) fn drop_state(&mut self) {
         self.holds_state = false;
@@ -155,9 +172,11 @@ impl<'t> Warm<'t> {
         rank: u32,
         communicator: &dyn Communicator,
         standing: &mut Standing,
-        patience: Duration,
+        around: &Surroundings<'_>,
     ) -> Result<(), StepError> {
+        let patience = around.patience.operation;
         let base = &plan.base;
+        self.refuse_to_start_over(plan, around)?;
         match &base.source {
             BaseSource::Memory => {
                 if !self.holds_state || self.state.position() != base.position {
@@ -207,6 +226,24 @@ impl<'t> Warm<'t> {
         Ok(())
     }
 
+    /// A base that is what the job began from means that no checkpoint was found: right after a loss before
+    /// the first one, and wrong when the directory is another one than it was.
+    fn refuse_to_start_over(&self, plan: &Plan, around: &Surroundings<'_>) -> Result<(), Fatal> {
+        let from_the_beginning = match &plan.base.source {
+            BaseSource::Initial => true,
+            BaseSource::Checkpoint { path } => Path::new(path).is_absolute(),
+            BaseSource::Memory | BaseSource::Donor { .. } => false,
+        };
+        let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| from_the_beginning) else {
+            return Ok(());
+        };
+        let recorded = match &around.records {
+            Some(directory) => record::newest_checkpoint(directory, &plan.job_uid)?,
+            None => None,
+        };
+        checkpoints.refuse_to_start_over(plan, recorded.max(self.saved.clone()))
+    }
+
     fn obtain_checkpoint(
         &mut self,
         plan: &Plan,
@@ -224,6 +261,9 @@ impl<'t> Warm<'t> {
                 Ok(snapshot) => {
                     self.check_order(path, &snapshot)?;
                     self.state.restore(&snapshot)?;
+                    if !Path::new(path).is_absolute() {
+                        self.saved = Some((plan.base.position, path.to_owned()));
+                    }
                 }
                 Err(LoadError::Unusable(problem)) => {
                     standing.found_damaged(path.to_owned(), problem.clone());
@@ -277,6 +317,24 @@ impl<'t> Warm<'t> {
         self.state.adopt_buckets(&agreed)
     }
 
+    /// Agrees on the best evaluation so far: rank 0's, by the checkpoints that it sees.
+    pub(crate) fn agree_on_best(
+        &mut self,
+        plan: &Plan,
+        communicator: &dyn Communicator,
+        patience: Duration,
+    ) -> Result<(), StepError> {
+        let Some(checkpoints) = &self.checkpoints else {
+            return Ok(());
+        };
+        let mut best = None;
+        if communicator.identity().rank == 0 {
+            best = Some(checkpoints.best(&plan.job_uid, &plan.lineage)?);
+        }
+        self.best = crate::agree::share_document(best.as_ref(), communicator, 0, patience)?;
+        Ok(())
+    }
+
     /// Takes note of a commit.
     pub(crate) fn note(&mut self, committed: &Committed) {
         self.rate.note(committed.samples, committed.seconds);
@@ -286,16 +344,27 @@ impl<'t> Warm<'t> {
     /// Takes note of an evaluation.
     pub(crate) fn note_evaluation(&mut self, position: Position, found: &Evaluation) {
         self.metrics.clone_from(&found.metrics);
-        if self
-            .best
-            .as_ref()
-            .is_none_or(|best| found.loss < best.loss || best.loss.is_nan())
-        {
+        self.evaluated = Some((position, found.clone()));
+        let better = |best: &Best| found.loss < best.loss;
+        if found.loss.is_finite() && self.best.as_ref().is_none_or(better) {
             self.best = Some(Best {
                 position,
                 loss: found.loss,
             });
         }
+    }
+
+    /// What an evaluation of exactly the state at `position` found.
+    pub(crate) fn evaluation_of(&self, position: Position) -> Option<Evaluated> {
+        let (_, found) = self.evaluated.as_ref().filter(|(at, _)| *at == position)?;
+        Evaluated::new(found.loss, &found.metrics)
+    }
+
+    /// Whether the state is that of the best evaluation: only its own checkpoint can keep it.
+    pub(crate) fn is_best(&self) -> bool {
+        self.best
+            .as_ref()
+            .is_some_and(|best| best.position == self.state.position())
     }
 
     /// Whether the state is one to evaluate.
@@ -357,7 +426,7 @@ impl<'t> Warm<'t> {
 }
 
 /// The best evaluated state so far.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Best {
     pub(crate) position: Position,
     pub(crate) loss: f64,

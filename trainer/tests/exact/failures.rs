@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A job with a checkpoint every second step.
-fn saving(model: &str, steps: u64) -> RunConfig {
+pub fn saving(model: &str, steps: u64) -> RunConfig {
     let mut spec = cnn(model, steps);
     spec["checkpoint"] = json!({"directory": "/checkpoints", "everySteps": 2, "keep": 100});
     config(spec)
 }
 
 /// Trains to the end; the last state.
-fn train(run: Run<'_>) -> Captured {
+pub fn train(run: Run<'_>) -> Captured {
     let (results, mut watches, _) = run.go(|_, _| Watch::default());
     for result in results {
         assert_eq!(result.unwrap().end, End::Complete);
@@ -33,7 +33,7 @@ fn train(run: Run<'_>) -> Captured {
     watches.remove(0).last().clone()
 }
 
-fn text(result: &Result<Summary, Fatal>) -> &str {
+pub fn text(result: &Result<Summary, Fatal>) -> &str {
     let fatal = result.as_ref().unwrap_err();
     assert_eq!(
         fatal.kind,
@@ -43,7 +43,7 @@ fn text(result: &Result<Summary, Fatal>) -> &str {
     &fatal.message
 }
 
-fn failure(service: &Rendezvous) -> String {
+pub fn failure(service: &Rendezvous) -> String {
     match service.ending() {
         Some(Ending::Failed { error }) => error,
         other => panic!("the job has not failed: {other:?}"),
@@ -51,7 +51,7 @@ fn failure(service: &Rendezvous) -> String {
 }
 
 /// Commits of the whole checkpoints, oldest first; nothing else lies there.
-fn whole_commits(store: &MemoryStore) -> Vec<u64> {
+pub fn whole_commits(store: &MemoryStore) -> Vec<u64> {
     let listing = list_whole(store, &job(), None, None).unwrap();
     assert!(listing.passed_over.is_empty(), "{:?}", listing.passed_over);
     let commits = listing.whole.iter().rev();
@@ -244,7 +244,7 @@ fn a_store_that_is_full_at_a_checkpoint_ends_the_job_and_says_so() {
 }
 
 /// Flips the lowest bit of one number of a parameter.
-fn flip(state: &TrainingState, name: &str) {
+pub fn flip(state: &TrainingState, name: &str) {
     let (_, tensor) = state.parameters().find(|(known, _)| *known == name).unwrap();
     let mut number = tensor.detach().view([-1]).narrow(0, 2, 1);
     let flipped = f64::from_bits(number.double_value(&[0]).to_bits() ^ 1);

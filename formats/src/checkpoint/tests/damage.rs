@@ -69,7 +69,7 @@ fn a_manifest_that_is_torn_or_gone_is_found() {
 fn what_a_lying_disk_tears_behind_our_back_is_found() {
     for put in 0..4 {
         let store = MemoryStore::new();
-        store.set_fault(Some(Fault::Tear(put + 1)));
+        store.set_fault(Some(Fault::Tear(put)));
         let path = save(&store, &job(), &snapshot(at(1, 3))).unwrap().path;
         let error = verify(&store, &path).unwrap_err();
         assert!(matches!(error, CheckpointError::Damaged(_)), "put {put}: {error}");

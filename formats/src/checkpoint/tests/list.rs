@@ -1,7 +1,8 @@
 //! Which checkpoints count, and why others do not.
 
 use super::*;
-use crate::store::{MemoryStore, Store as _};
+use crate::store::{MemoryStore, ReadFault, Store as _};
+use std::io::ErrorKind;
 
 fn reasons(listing: &Listing) -> Vec<(String, String)> {
     let passed = listing.passed_over.iter();
@@ -89,4 +90,79 @@ fn a_checkpoint_that_was_moved_here_or_is_another_models_is_passed_over() {
     let listing = list_whole(&store, &job(), Some(&lineage()), Some(&fingerprints)).unwrap();
     assert_eq!(listing.whole.len(), 0);
     assert!(reasons(&listing)[1].1.contains("another model"), "{listing:?}");
+}
+
+/// Four whole checkpoints on the lineage.
+fn four() -> MemoryStore {
+    let store = MemoryStore::new();
+    for position in [at(1, 2), at(1, 4), at(2, 6), at(2, 8)] {
+        save(&store, &job(), &snapshot(position)).unwrap();
+    }
+    store.take_reads();
+    store
+}
+
+fn positions(listing: &Listing) -> Vec<Position> {
+    listing.whole.iter().map(|w| w.reference.position).collect()
+}
+
+/// Folders of which a part was read.
+fn parts_read(store: &MemoryStore) -> Vec<String> {
+    let reads = store.take_reads().into_iter();
+    let mut folders: Vec<String> = reads
+        .filter(|key| !key.ends_with("manifest.json"))
+        .map(|key| key.split('/').nth(1).unwrap().to_owned())
+        .collect();
+    folders.dedup();
+    folders
+}
+
+#[test]
+fn candidates_are_all_whole_ones_and_only_the_newest_of_them_is_hashed() {
+    let store = four();
+    let listing = list_candidates(&store, &job(), None, &[]).unwrap();
+    assert_eq!(positions(&listing), [at(2, 8), at(2, 6), at(1, 4), at(1, 2)]);
+    assert_eq!(parts_read(&store), ["step-8-g2"]);
+
+    store.damage("job-1/step-8-g2/buffers.safetensors", |b| b[20] ^= 1);
+    let listing = list_candidates(&store, &job(), None, &[]).unwrap();
+    assert_eq!(positions(&listing), [at(2, 6), at(1, 4), at(1, 2)]);
+    assert!(reasons(&listing)[0].1.contains("buffers.safetensors has SHA-256"));
+    assert_eq!(parts_read(&store), ["step-8-g2", "step-6-g2"]);
+
+    let listing = list_candidates(&store, &job(), None, &["step-8-g2".to_owned()]).unwrap();
+    assert_eq!(positions(&listing).len(), 3);
+    assert!(listing.passed_over.is_empty(), "{listing:?}");
+    assert_eq!(parts_read(&store), ["step-6-g2"]);
+}
+
+#[test]
+fn a_part_that_cannot_be_read_at_this_time_is_no_damage() {
+    let store = four();
+    for kind in [
+        ErrorKind::StaleNetworkFileHandle,
+        ErrorKind::TimedOut,
+        ErrorKind::OutOfMemory,
+        ErrorKind::Other,
+    ] {
+        let fault = |of: &str| {
+            store.set_read_fault(Some(ReadFault {
+                of: of.into(),
+                after: 0,
+                times: 1,
+                kind,
+            }));
+        };
+        fault("step-8-g2/parameters");
+        let path = path_of(&job(), at(2, 8));
+        let error = load(&store, &path, &Expected::default()).unwrap_err();
+        assert!(matches!(error, CheckpointError::Store(_)), "{error}");
+        fault("step-8-g2/parameters");
+        let listing = list_candidates(&store, &job(), None, &[]).unwrap();
+        let newest = &listing.passed_over[0];
+        assert!(matches!(newest.reason, PassReason::Unreadable(_)), "{newest:?}");
+        fault("step-8-g2/manifest");
+        let error = list_candidates(&store, &job(), None, &[]).unwrap_err();
+        assert!(matches!(error, CheckpointError::Store(_)), "{error}");
+    }
 }

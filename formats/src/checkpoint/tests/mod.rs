@@ -75,6 +75,8 @@ pub(super) fn snapshot(position: Position) -> Snapshot {
             data: "data-a".into(),
         },
         world_size: 3,
+        agreed_by: 3,
+        evaluation: None,
         run_config: serde_json::json!({"name": "x"}),
         written_at: "2026-01-01T00:00:00Z".into(),
         tensors: [

@@ -20,7 +20,7 @@ enum Happening {
 fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         4 => (1..4u64).prop_map(|commits| Happening::Save { commits }),
-        1 => (1..4u64, 0..5u64).prop_map(|(commits, change)| Happening::TornSave { commits, change }),
+        1 => (1..4u64, 0..4u64).prop_map(|(commits, change)| Happening::TornSave { commits, change }),
         2 => (0..4usize).prop_map(|back| Happening::Reform { back }),
         1 => (0..4usize).prop_map(|back| Happening::Damage { back }),
     ]

@@ -10,6 +10,7 @@ use gradsync_rendezvous::membership::Saved;
 use gradsync_rendezvous::wire::{Plan, PlanHead};
 use gradsync_trainer::clock::SystemClock;
 use gradsync_trainer::group::Group as _;
+use gradsync_trainer::record::to_disk;
 use gradsync_trainer::step::Fatal;
 use gradsync_trainer::task::{PathMap, Task};
 use gradsync_trainer::train::{Observer, Patience, Summary, Surroundings, train};
@@ -122,6 +123,9 @@ impl std::io::Write for Log {
     }
 }
 
+/// Told of a file that is brought to the disk.
+pub type Synced = Arc<dyn Fn(&Path) + Send + Sync>;
+
 /// How a test runs a group.
 pub struct Run<'a> {
     pub config: RunConfig,
@@ -136,6 +140,8 @@ pub struct Run<'a> {
     /// The share of the parts that each rank takes instead of its own.
     pub shares: Option<Vec<u32>>,
     pub log: Log,
+    /// Told of every record that is brought to the disk, just before it is.
+    pub synced: Option<Synced>,
     /// Whether a fresh rank takes the place of one that was killed.
     pub restart: bool,
 }
@@ -157,6 +163,7 @@ impl<'a> Run<'a> {
             wrap: None,
             shares: None,
             log: Log::default(),
+            synced: None,
             restart: true,
         }
     }
@@ -243,9 +250,16 @@ impl<'a> Run<'a> {
                 observer,
                 paths: PathMap::default(),
                 records: self.records.clone(),
+                to_disk: &|path, file| {
+                    if let Some(synced) = &self.synced {
+                        synced(path);
+                    }
+                    to_disk(path, file)
+                },
                 patience: Patience {
                     operation: OPERATION,
                     plan: OPERATION,
+                    reread: Duration::ZERO,
                     ..Patience::default()
                 },
             },
