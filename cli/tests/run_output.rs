@@ -45,6 +45,20 @@ fn an_end_that_cannot_be_written_is_told_on_the_terminal_and_is_no_success() {
 }
 
 #[test]
+fn a_curve_that_cannot_be_written_takes_nothing_from_the_summary() {
+    let place = Place::scripted();
+    let manifest = place.script(json!({"hold": place.hold(3)}), 0);
+    let run = place.start(&manifest, &[]);
+    place.until_committed(1, 2, 2);
+    fs::create_dir_all(place.out().join("loss.svg/in the way")).unwrap();
+    place.release_hold();
+    let (code, text) = run.end();
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("loss.svg: Is a directory"), "{text}");
+    assert_eq!(place.summary()["state"], "Complete");
+}
+
+#[test]
 fn a_full_disk_is_named_with_the_way_out_and_leaves_no_half_written_file() {
     let place = Place::without_trainer();
     let manifest = place.script(json!({}), 0);

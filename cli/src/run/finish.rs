@@ -147,22 +147,24 @@ fn find_checkpoint(directory: &Path, job: &JobUid, folder: &str) -> PathBuf {
     }
 }
 
-/// Writes metrics, chart and summary.
+/// Writes metrics, chart and summary. The summary is written even where the others cannot be, being the
+/// smallest and the one that counts.
 ///
 /// # Errors
-/// When one of them cannot be written.
+/// The first of those that cannot be written.
 pub fn write(output: &OutputDirectory, summary: &Summary, history: &History) -> Result<(), OutputError> {
-    output.write("metrics.jsonl", &metrics(history))?;
+    let metrics = output.write("metrics.jsonl", &metrics(history));
     let chart = chart::render(
         &format!("{}: {} steps", summary.name, summary.steps),
         &panels(history),
     );
-    output.write("loss.svg", chart.as_bytes())?;
-    // Last, since its presence says that all is there.
-    output.write(
+    let chart = output.write("loss.svg", chart.as_bytes());
+    // Last, so that whoever waits for it finds the others as they stay.
+    let summary = output.write(
         "summary.json",
         &serde_json::to_vec_pretty(summary).unwrap_or_default(),
-    )
+    );
+    metrics.and(chart).and(summary)
 }
 
 /// One line of `metrics.jsonl`, with its end.

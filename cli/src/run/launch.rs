@@ -209,7 +209,7 @@ fn report(prepared: &Prepared, summary: &Summary, history: &History) -> bool {
         Ok(()) => true,
         Err(error) => {
             put(&format!(
-                "error: {}; the run record in {} is whole, and the summary above stands nowhere else\n",
+                "error: {}; the run record in {} has all that was trained\n",
                 with_causes(&error.into()),
                 prepared.output.join("records").display()
             ));
