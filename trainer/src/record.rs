@@ -173,9 +173,10 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, Fatal> {
 
 fn refused(action: &str, path: &Path, error: &io::Error) -> Fatal {
     let kind = of_io(error.kind());
-    let way_out = match kind {
-        FatalKind::User => "; free space there",
-        FatalKind::Process => "",
+    let way_out = if kind == FatalKind::User {
+        "; free space there"
+    } else {
+        ""
     };
     Fatal {
         kind,

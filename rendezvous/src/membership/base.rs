@@ -55,6 +55,23 @@ pub(super) fn choose(
     }
 }
 
+/// Refuses `base` if it is what the very first generation started from although the newest one, `before`,
+/// started from a later checkpoint of this job: that checkpoint has gone or cannot be read any more, and all
+/// steps would be lost in silence.
+pub(super) fn refuse_to_start_over(before: &Formed, base: &Base) -> Result<(), String> {
+    match &before.base.source {
+        BaseSource::Checkpoint { path } if before.base != before.root && *base == before.root => {
+            Err(format!(
+                "start from {} again: generation {} started from checkpoint {path}, and no worker sees a usable \
+             checkpoint of this job any more; mount the volume that holds it at checkpoint.directory and resume in a \
+             new run with checkpoint.resume: {{policy: Path, path: ...}}, or start a new run to give these steps up",
+                base.position, before.generation,
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The very first generation that this service knows of, or the first after its memory was lost.
 fn first<'a>(
     planned: &[&Member],

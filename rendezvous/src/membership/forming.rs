@@ -210,6 +210,9 @@ fn draft(state: &Membership, planned: &[&Member]) -> Result<NewGeneration, Strin
         state.settings.resume,
         &state.damaged,
     );
+    if let (Some(before), true) = (&state.formed, state.settings.resume != ResumePolicy::Never) {
+        base::refuse_to_start_over(before, &chosen.base)?;
+    }
     let lineage = base::extend(&chosen.lineage, generation, chosen.base.position);
     let members = planned.iter().enumerate().map(|(rank, member)| PlannedMember {
         rank: rank as u32,

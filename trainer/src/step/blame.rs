@@ -1,7 +1,7 @@
 //! Whose fault an error is: the one place that decides whether starting the process again can help.
 //!
 //! The user is to blame only for what would happen again: data that is missing or corrupt, parameters that a
-//! task refuses, a state that does not fit, a directory that is not shared, and a disk that is full. Whatever
+//! task refuses, a state that does not fit, a directory that is not shared, a disk that is full, and a file that is in the way. Whatever
 //! else the operating system or libtorch refuses (no memory, no descriptors, a network file system that is away)
 //! may be over when a fresh process comes.
 
@@ -23,6 +23,8 @@ pub trait Blame: std::fmt::Display {
 pub fn of_io(kind: ErrorKind) -> FatalKind {
     match kind {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => FatalKind::User,
+        // A file lies where a directory belongs, or the other way round: nothing but a user puts it there.
+        ErrorKind::NotADirectory | ErrorKind::IsADirectory => FatalKind::User,
         _ => FatalKind::Process,
     }
 }
@@ -30,7 +32,7 @@ pub fn of_io(kind: ErrorKind) -> FatalKind {
 /// What is to blame when a file of the user's cannot be read.
 fn of_input(kind: ErrorKind) -> FatalKind {
     match kind {
-        ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory => FatalKind::User,
+        ErrorKind::NotFound => FatalKind::User,
         other => of_io(other),
     }
 }
@@ -132,7 +134,13 @@ mod tests {
     use gradsync_formats::identity::Position;
 
     /// As the operating system numbers them.
-    const USERS: [i32; 3] = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG];
+    const USERS: [i32; 5] = [
+        libc::ENOSPC,
+        libc::EDQUOT,
+        libc::EFBIG,
+        libc::ENOTDIR,
+        libc::EISDIR,
+    ];
     const PLATFORMS: [i32; 11] = [
         libc::EIO,
         libc::ESTALE,
@@ -180,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_the_users_and_everything_else_of_the_system_the_platforms() {
+    fn a_full_disk_and_a_file_in_the_way_are_the_users_and_everything_else_the_platforms() {
         for number in USERS {
             assert_eq!(everywhere(number), [FatalKind::User; 6], "{}", os(number));
         }
@@ -191,10 +199,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_is_the_users_only_where_it_is_input() {
-        for number in [libc::ENOENT, libc::ENOTDIR, libc::EISDIR] {
-            assert_eq!(Fatal::of(data(number)).kind, FatalKind::User);
-            assert_eq!(Fatal::of(store(number)).kind, FatalKind::Process);
-        }
+        assert_eq!(Fatal::of(data(libc::ENOENT)).kind, FatalKind::User);
+        assert_eq!(Fatal::of(store(libc::ENOENT)).kind, FatalKind::Process);
     }
 
     #[test]

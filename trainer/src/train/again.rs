@@ -22,9 +22,12 @@ pub(crate) fn try_again<T>(pause: Duration, mut work: impl FnMut() -> Result<T, 
             ended => return ended,
         }
     }
-    work().map_err(|fatal| match fatal.kind {
-        FatalKind::Process => Fatal::process(format!("{fatal}; it was tried {TRIES} times")),
-        FatalKind::User => fatal,
+    work().map_err(|fatal| {
+        if fatal.kind == FatalKind::Process {
+            Fatal::process(format!("{fatal}; it was tried {TRIES} times"))
+        } else {
+            fatal
+        }
     })
 }
 

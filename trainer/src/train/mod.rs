@@ -6,6 +6,7 @@ mod checkpoints;
 mod closing;
 mod generation;
 mod leaving;
+mod obtain;
 mod session;
 mod standing;
 mod warm;

@@ -159,6 +159,40 @@ fn a_group_that_falls_back_to_the_start_loses_no_number_and_keeps_one_entry_of_l
 }
 
 #[test]
+fn a_group_that_went_on_from_a_checkpoint_does_not_fall_back_to_the_start_when_none_is_seen() {
+    for (resume, refused) in [(ResumePolicy::Latest, true), (ResumePolicy::Never, false)] {
+        let (mut bench, members) = Bench::group(
+            Settings {
+                resume,
+                ..settings(1)
+            },
+            1,
+        );
+        bench.exit(&members[0], 1);
+        let mut report = idle(1);
+        report.checkpoints = vec![checkpoint(1, 5)];
+        bench.join(&member(0, 9), report);
+        assert_eq!(bench.plan().base.position, at(1, 5));
+        bench.establish(2, &[member(0, 9)]);
+        bench.exit(&member(0, 9), 1);
+        bench.join(&member(0, 10), idle(2));
+        match bench.machine.ending() {
+            Some(Ending::Failed { error }) => {
+                assert!(refused, "{error}");
+                assert!(
+                    error.contains("step-5-g1") && error.contains("checkpoint.directory"),
+                    "{error}"
+                );
+            }
+            other => assert!(
+                !refused && bench.plan().base.position == Position::INITIAL,
+                "{other:?}"
+            ),
+        }
+    }
+}
+
+#[test]
 fn an_elastic_group_goes_on_smaller_at_once() {
     let (mut bench, members) = Bench::group(elastic(1, 3), 3);
     bench.exit(&members[0], 1);
