@@ -1,9 +1,9 @@
 //! Whose fault an error is: the one place that decides whether starting the process again can help.
 //!
 //! The user is to blame only for what would happen again: data that is missing or corrupt, parameters that a
-//! task refuses, a state that does not fit, a directory that is not shared, a disk that is full, and a file that is in the way. Whatever
-//! else the operating system or libtorch refuses (no memory, no descriptors, a network file system that is away)
-//! may be over when a fresh process comes.
+//! task refuses, a state that does not fit, a directory that is not shared, a disk that is full, and a file that
+//! is in the way. Whatever else the operating system or libtorch refuses (no memory, no descriptors, a network
+//! file system that is away) may be over when a fresh process comes.
 
 use super::{Fatal, FatalKind};
 use crate::parameters::BuildError;
