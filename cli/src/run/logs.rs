@@ -19,6 +19,8 @@ pub fn log_to(path: &Path) -> anyhow::Result<()> {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
+        // A full disk would otherwise be told of on the terminal once for each line.
+        .log_internal_errors(false)
         .with_writer(std::sync::Mutex::new(file))
         .try_init();
     Ok(())
