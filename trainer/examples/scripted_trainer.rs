@@ -286,7 +286,7 @@ impl Rank {
                 Asked::Reform { .. } | Asked::Over { .. } => return Ok(Some(Left::Again)),
                 Asked::Stop(_) => return self.stopped().map(|code| Some(Left::Ended(code))),
                 Asked::Finished(_) => return Ok(Some(Left::Ended(exit_code::FINISHED))),
-                Asked::Failed(reason) => {
+                Asked::Failed(reason) | Asked::Refused(reason) | Asked::AgentGone(reason) => {
                     eprintln!("error: {reason}");
                     return Ok(Some(Left::Ended(exit_code::FAULT)));
                 }

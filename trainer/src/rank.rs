@@ -2,7 +2,8 @@
 //! end into an exit code.
 
 use crate::agent::environment::RankEnvironment;
-use crate::agent::{exit_code, rank_start};
+use crate::agent::exit_code;
+use crate::agent::rank_start::{self, StartError};
 use crate::clock::SystemClock;
 use crate::record::to_disk;
 use crate::step::{Fatal, FatalKind};
@@ -30,6 +31,8 @@ pub fn run(tasks: &[Box<dyn Task>]) -> u8 {
             match fatal.kind {
                 FatalKind::User => exit_code::USER_ERROR,
                 FatalKind::Process => exit_code::FAULT,
+                FatalKind::Refused => exit_code::REFUSED,
+                FatalKind::Abandoned => exit_code::PARENT_GONE,
             }
         }
     }
@@ -37,7 +40,10 @@ pub fn run(tasks: &[Box<dyn Task>]) -> u8 {
 
 fn start(tasks: &[Box<dyn Task>]) -> Result<Summary, Fatal> {
     let environment = RankEnvironment::read(|name| std::env::var(name).ok()).map_err(Fatal::user)?;
-    let mut link = rank_start::connect(&environment).map_err(Fatal::process)?;
+    let mut link = rank_start::connect(&environment).map_err(|error| match error {
+        StartError::ParentGone { .. } => Fatal::abandoned(error),
+        StartError::System { .. } => Fatal::process(error),
+    })?;
     let patience = Patience::default();
     let mut transport = TcpTransport::new(environment.listen_address, patience.operation);
     let paths = environment.paths.clone();

@@ -55,6 +55,15 @@ pub enum ClientError {
     /// The service said no, and would again.
     #[error(transparent)]
     Refused(Box<Refusal>),
+    /// The service has lost sight of a rank of this pod and does not take it back. The client has forgotten
+    /// it; the call may be tried again for the others.
+    #[error("join again as {member}: {refusal}")]
+    NotTakenBack {
+        /// Which rank.
+        member: MemberId,
+        /// Why.
+        refusal: Box<Refusal>,
+    },
     /// The service did not answer before the deadline. Training goes on without it; try again.
     #[error("reach the rendezvous at {url}: no answer for {} s, last: {last}", .waited.as_secs())]
     Unreachable {
@@ -147,7 +156,7 @@ impl PodClient {
     /// Reports something of `member`. [`MemberMessage::Done`] returns once completion is persisted.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// See [`ClientError`]. `NotTakenBack` may be another rank's; the report was then not sent.
     pub async fn report(&self, member: MemberId, message: MemberMessage) -> Result<(), ClientError> {
         self.lock().reported(member.incarnation, &message);
         let request = ReportRequest { member, message };
@@ -162,7 +171,7 @@ impl PodClient {
     pub async fn beat(&self, beat: Beat) -> Result<BeatReply, ClientError> {
         let reply: BeatReply = self.call(BEAT_PATH, &beat, Duration::ZERO, true).await?;
         if reply.unknown.iter().any(|i| self.lock().knows(*i)) {
-            self.rejoin(&reply.unknown).await;
+            self.rejoin(&reply.unknown).await?;
         }
         Ok(reply)
     }
@@ -181,7 +190,7 @@ impl PodClient {
         let news: PodNews = self.call(NEWS_PATH, &request, hold, true).await?;
         let missing = self.lock().missing_in(&news);
         if !missing.is_empty() {
-            self.rejoin(&missing).await;
+            self.rejoin(&missing).await?;
         }
         Ok(news)
     }
@@ -225,7 +234,7 @@ impl PodClient {
                 Try::Refused(refusal) if may_rejoin && is_lost_sight(&refusal) => {
                     may_rejoin = false;
                     self.lock().session = None;
-                    self.rejoin_all().await;
+                    self.rejoin_all().await?;
                     continue;
                 }
                 Try::Refused(refusal) if refusal.is_transient() => {
@@ -304,18 +313,27 @@ impl PodClient {
         }
     }
 
-    async fn rejoin_all(&self) {
+    async fn rejoin_all(&self) -> Result<(), ClientError> {
         let all = self.lock().incarnations();
-        self.rejoin(&all).await;
+        self.rejoin(&all).await
     }
 
-    /// Tells the service of ended processes and of `members` again. What fails here fails again, and with
-    /// its reason, in the call that needed it.
-    async fn rejoin(&self, members: &[Incarnation]) {
+    /// Tells the service of ended processes and of `members` again. A service that does not answer is left
+    /// to the next call; the first member that is refused for good is the error, after all were tried.
+    async fn rejoin(&self, members: &[Incarnation]) -> Result<(), ClientError> {
         let (exits, joins) = self.lock().retold(members);
+        let mut refused = Ok(());
         for join in joins {
             match Box::pin(self.call::<_, JoinReply>(JOIN_PATH, &join, Duration::ZERO, false)).await {
                 Ok(reply) => self.lock().session = Some(reply.session),
+                Err(ClientError::Refused(refusal)) if refused.is_ok() => {
+                    self.lock().forget(join.member.incarnation);
+                    refused = Err(ClientError::NotTakenBack {
+                        member: join.member,
+                        refusal,
+                    });
+                }
+                // A second refused one is found by the next call.
                 Err(error) => tracing::warn!(member = %join.member, %error, "join again"),
             }
         }
@@ -325,6 +343,7 @@ impl PodClient {
                 tracing::warn!(member = %exit.member, %error, "report an exit again");
             }
         }
+        refused
     }
 }
 

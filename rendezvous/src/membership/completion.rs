@@ -1,7 +1,7 @@
 //! Ends: of processes and pods, of the job by success, failure or a wish to stop.
 
 use super::joining::with_member;
-use super::state::{Charge, Latch, Membership};
+use super::state::{Charge, Latch, Member, Membership};
 use super::{Effect, Ending, Reason};
 use crate::wire::{DoneReport, ExitStatus, LeaveCause, Refusal, StopCause};
 use gradsync_formats::identity::{Incarnation, MemberId, PodUid};
@@ -38,7 +38,9 @@ fn latch(state: &mut Membership, ending: Ending, effects: &mut Vec<Effect>) {
 
 /// A member goes for good.
 pub(super) fn leave(state: &mut Membership, member: &MemberId, cause: LeaveCause, effects: &mut Vec<Effect>) {
-    if let LeaveCause::Fatal { error } = &cause {
+    if let LeaveCause::Fatal { error } = &cause
+        && speaks_for_the_job(state, member)
+    {
         fail(state, format!("{member}: {error}"), effects);
     }
     let text = match &cause {
@@ -55,6 +57,51 @@ pub(super) fn leave(state: &mut Membership, member: &MemberId, cause: LeaveCause
     }
 }
 
+/// Whether an error of `member` is the job's: it is in the group or in the one that is being saved, or no
+/// group has been at work yet. One that only wanted to come in harms nobody but itself.
+fn speaks_for_the_job(state: &Membership, member: &MemberId) -> bool {
+    let inside = state.in_group(member.incarnation)
+        || state
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.formed.members.contains(member));
+    let none_yet = !state.has_worked && state.unheard.is_empty();
+    !state.is_ended(member) && (inside || none_yet)
+}
+
+/// What the end of a process costs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    /// Nothing, and it is not shown: the process said before why it would go.
+    Expected,
+    Uncharged,
+    Charged,
+}
+
+impl Weight {
+    fn of(status: &ExitStatus) -> Weight {
+        match status.is_charged() {
+            true => Weight::Charged,
+            false => Weight::Uncharged,
+        }
+    }
+}
+
+/// What the end of a process with this `status` costs, if `member` is what was known of it.
+fn weigh(state: &Membership, member: Option<&Member>, status: &ExitStatus) -> Weight {
+    let Some(member) = member else {
+        return Weight::of(status);
+    };
+    let mistaken = member.refused.is_some() || matches!(member.leaving, Some(LeaveCause::Fatal { .. }));
+    match (mistaken, &member.leaving) {
+        // The group does without it. One that is needed would fail in the same way for ever.
+        (true, _) if state.is_whole() => Weight::Expected,
+        (true, _) => Weight::Charged,
+        (false, Some(_)) => Weight::Expected,
+        (false, None) => Weight::of(status),
+    }
+}
+
 /// The parent of a process has reaped it.
 pub(super) fn exited(
     state: &mut Membership,
@@ -62,20 +109,16 @@ pub(super) fn exited(
     status: &ExitStatus,
     effects: &mut Vec<Effect>,
 ) {
-    let known = state.members.get(&member.incarnation);
-    // One that said goodbye, or was told that it cannot be here, is not counted again by its exit code.
-    let expected = known.is_some_and(|m| m.leaving.is_some() || m.refused.is_some());
-    let new = mark_ended(state, member.incarnation);
+    let weight = weigh(state, state.members.get(&member.incarnation), status);
+    mark_ended(state, member.incarnation);
     if state.in_group(member.incarnation) {
         state.broke(|| format!("{member} {status}"));
     }
-    if new && !expected {
-        charge(state, member, status, effects);
-    }
+    count(state, member, status, weight, effects);
 }
 
-/// Notes the proof that a process has ended; false if it was known already.
-pub(super) fn mark_ended(state: &mut Membership, incarnation: Incarnation) -> bool {
+/// Notes the proof that a process has ended.
+pub(super) fn mark_ended(state: &mut Membership, incarnation: Incarnation) {
     if let Some(member) = state.members.remove(&incarnation) {
         let start = state.starts.get_mut(&(member.id.pod, member.id.local_rank));
         if let Some((_, newest)) = start {
@@ -83,7 +126,7 @@ pub(super) fn mark_ended(state: &mut Membership, incarnation: Incarnation) -> bo
         }
     }
     state.unheard.remove(&incarnation);
-    state.ended.insert(incarnation)
+    state.ended.insert(incarnation);
 }
 
 /// A pod is proven ended.
@@ -117,34 +160,66 @@ pub(super) fn pod_ended(
         state.broke(|| format!("pod of worker {slot} {how}"));
     }
     if let Some(status) = status {
-        let first = inside.into_iter().next().unwrap_or(MemberId {
+        let as_one = MemberId {
             slot,
             local_rank: 0,
             pod: pod.clone(),
             incarnation: Incarnation(uuid::Uuid::nil()),
-        });
-        charge(state, &first, &status, effects);
+        };
+        if state.restarts.is_first_word_of(&as_one) {
+            // Whichever of its processes is told of first stands for all of them.
+            let first = inside.into_iter().next();
+            if first
+                .as_ref()
+                .is_none_or(|member| state.restarts.is_first_word_of(member))
+            {
+                charge(
+                    state,
+                    &first.unwrap_or(as_one),
+                    &status,
+                    Weight::of(&status),
+                    effects,
+                );
+            }
+        }
     }
 }
 
-fn charge(state: &mut Membership, member: &MemberId, status: &ExitStatus, effects: &mut Vec<Effect>) {
+/// Counts the end of a process once, whoever tells of it and how often.
+fn count(
+    state: &mut Membership,
+    member: &MemberId,
+    status: &ExitStatus,
+    weight: Weight,
+    effects: &mut Vec<Effect>,
+) {
+    if state.restarts.is_first_word_of(member) {
+        charge(state, member, status, weight, effects);
+    }
+}
+
+fn charge(
+    state: &mut Membership,
+    member: &MemberId,
+    status: &ExitStatus,
+    weight: Weight,
+    effects: &mut Vec<Effect>,
+) {
     if !matches!(state.latch, Latch::Open) || state.stop.is_some() {
         return;
     }
-    let again = |c: &Charge| c.member.incarnation == member.incarnation && c.member.pod == member.pod;
-    if state.restarts.charged.iter().any(again) {
-        return;
+    match weight {
+        Weight::Expected => {}
+        Weight::Uncharged => state.restarts.uncharged += 1,
+        Weight::Charged => state.restarts.charged.push(Charge {
+            member: member.clone(),
+            status: status.clone(),
+        }),
     }
-    if !status.is_charged() {
-        state.restarts.uncharged += 1;
-        effects.push(Effect::SaveRestarts(state.restarts.clone()));
-        return;
-    }
-    state.restarts.charged.push(Charge {
-        member: member.clone(),
-        status: status.clone(),
-    });
     effects.push(Effect::SaveRestarts(state.restarts.clone()));
+    if weight != Weight::Charged {
+        return;
+    }
     let (count, most) = (state.restarts.charged.len(), state.settings.max_restarts as usize);
     if count > most {
         let error = format!(

@@ -44,6 +44,8 @@ pub(super) fn join(
         completion::mark_ended(state, before);
     }
     if !matches!(state.latch, Latch::Open) {
+        // The end is being saved: there is nothing to judge any more, but it must hear of the end.
+        record(state, member, report);
         return;
     }
     hear_of_generations(state, &report, effects);
@@ -52,10 +54,19 @@ pub(super) fn join(
             .damaged
             .insert(damaged.path.clone(), damaged.problem.clone());
     }
-    state.unheard.remove(&member.incarnation);
     // One with another configuration is given the one in force by the answer; it is judged once it has it.
     let judged = report.ready && report.run_config_digest.as_ref() == Some(&state.settings.run_config_digest);
     let refusal = judged.then(|| misfit(state, &member, &report)).flatten();
+    record(state, member.clone(), report);
+    note_return(state, &member);
+    if let Some(refusal) = refusal {
+        refuse(state, &member, refusal, effects);
+    }
+}
+
+/// Keeps what the member says of itself.
+fn record(state: &mut Membership, member: MemberId, report: MemberReport) {
+    state.unheard.remove(&member.incarnation);
     match state.members.get_mut(&member.incarnation) {
         Some(known) => {
             known.live = true;
@@ -67,7 +78,7 @@ pub(super) fn join(
             state.members.insert(
                 member.incarnation,
                 Member {
-                    id: member.clone(),
+                    id: member,
                     report,
                     live: true,
                     leaving: None,
@@ -78,10 +89,6 @@ pub(super) fn join(
                 },
             );
         }
-    }
-    note_return(state, &member);
-    if let Some(refusal) = refusal {
-        refuse(state, &member, refusal, effects);
     }
 }
 

@@ -196,6 +196,7 @@ pub fn decide(state: &mut Membership, event: Event, now: Monotonic) -> Outcome {
     let mut effects = Vec::new();
     let was_broken = state.cause.is_some();
     take_in(state, event, now, &mut effects);
+    state.has_worked |= state.established;
     let reason = settle(state, now, &mut effects);
     if let (false, Some(cause)) = (was_broken, &state.cause) {
         effects.push(Effect::Record(Phase::Broken {

@@ -55,6 +55,25 @@ pub struct Restarts {
     pub charged: Vec<Charge>,
     /// Not charged: drained, preempted, stopped.
     pub uncharged: u64,
+    /// Ends that were judged already, oldest first, bounded: they may be told again, also to a later service.
+    pub judged: Vec<MemberId>,
+}
+
+impl Restarts {
+    /// Judged ends that are kept: an agent repeats its last 64 to a service that has forgotten it.
+    const JUDGED: usize = 256;
+
+    /// Takes note of an end; false if it was judged before.
+    pub(super) fn is_first_word_of(&mut self, member: &MemberId) -> bool {
+        let same = |known: &MemberId| known.incarnation == member.incarnation && known.pod == member.pod;
+        if self.judged.iter().any(same) || self.charged.iter().any(|charge| same(&charge.member)) {
+            return false;
+        }
+        let surplus = (self.judged.len() + 1).saturating_sub(Self::JUDGED);
+        self.judged.drain(..surplus);
+        self.judged.push(member.clone());
+        true
+    }
 }
 
 /// One charged end of a process.
@@ -171,6 +190,8 @@ pub struct Membership {
     pub(super) offer: Option<Arc<NewGeneration>>,
     /// Whether a member has passed its opening barrier.
     pub(super) established: bool,
+    /// Whether this service has ever known an established generation.
+    pub(super) has_worked: bool,
     /// A generation that is being persisted.
     pub(super) attempt: Option<Arc<NewGeneration>>,
     pub(super) reform: Option<Reform>,
@@ -231,6 +252,7 @@ impl Membership {
             formed: saved.formed,
             offer: None,
             established: false,
+            has_worked: false,
             attempt: None,
             reform: None,
             cause: None,

@@ -65,6 +65,13 @@ impl Beats {
         true
     }
 
+    /// Gives everybody `pause` more time: so long this service itself stood still and could hear nobody.
+    pub(super) fn excuse(&mut self, pause: Duration) {
+        for life in self.lives.values_mut() {
+            life.due += pause;
+        }
+    }
+
     pub(super) fn get(&self, incarnation: Incarnation) -> Option<&Life> {
         self.lives.get(&incarnation)
     }

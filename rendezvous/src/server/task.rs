@@ -8,8 +8,8 @@ use super::persist::Persist;
 use super::snapshot::{GenerationSnapshot, RecoverySnapshot, ServiceSnapshot};
 use crate::membership::{Ending, Event, Membership, Restarts, news_of};
 use crate::wire::{
-    Beat, BeatReply, DoneReport, EncodedPlan, ExitReport, JoinReply, JoinRequest, MemberMessage, PodNews,
-    Progress, Refusal, ReportReply, ReportRequest, Revision,
+    BEAT_INTERVAL, Beat, BeatReply, DoneReport, EncodedPlan, ExitReport, JoinReply, JoinRequest,
+    MemberMessage, PodNews, Progress, Refusal, ReportReply, ReportRequest, Revision,
 };
 use gradsync_formats::digest::sha256_hex;
 use gradsync_formats::identity::{Generation, MemberId, PodUid};
@@ -107,6 +107,8 @@ pub(super) struct Actor<P> {
     pub(super) wake_at: Option<Instant>,
     pub(super) unfinished: Unfinished,
     pub(super) history: History,
+    /// When the task last looked at its commands and its time.
+    looked: Instant,
     snapshots: watch::Sender<Arc<ServiceSnapshot>>,
     snapshot_due: Option<Instant>,
 }
@@ -142,6 +144,7 @@ pub(super) fn spawn<P: Persist>(
         wake_at: None,
         unfinished: Unfinished::default(),
         history,
+        looked: now,
         snapshots,
         snapshot_due: None,
     };
@@ -151,24 +154,53 @@ pub(super) fn spawn<P: Persist>(
 impl<P: Persist> Actor<P> {
     async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
         loop {
-            let due = [
-                self.wake_at,
-                self.beats.next_due(),
-                self.unfinished.retry_at,
-                self.snapshot_due,
-            ];
-            let next = due.into_iter().flatten().min();
-            let next = next.unwrap_or_else(|| Instant::now() + LONGEST_SLEEP);
-            // Commands first: beats that waited behind a slow disk must not count as silence.
+            let now = self.look();
+            let next = self.next_due(now);
+            if next <= now {
+                // Beats that waited behind a slow disk must not count as silence, so what is there already is
+                // taken in first; what comes meanwhile waits, so that a flood cannot keep the time from
+                // being looked at.
+                for _ in 0..inbox.len() {
+                    let Ok(command) = inbox.try_recv() else { break };
+                    self.take(command).await;
+                }
+                let now = self.look();
+                self.on_time(now).await;
+                continue;
+            }
             tokio::select! {
                 biased;
                 command = inbox.recv() => match command {
                     Some(command) => self.take(command).await,
                     None => return,
                 },
-                () = sleep_until(next) => self.on_time(Instant::now()).await,
+                () = sleep_until(next) => {}
             }
         }
+    }
+
+    /// The time. When the last look is longer ago than this task ever waits, the process stood still or
+    /// was busy, and nobody could be heard.
+    fn look(&mut self) -> Instant {
+        let now = Instant::now();
+        let since = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
+        self.beats.excuse(since.saturating_sub(BEAT_INTERVAL));
+        now
+    }
+
+    /// When there is something to do without a command.
+    fn next_due(&self, now: Instant) -> Instant {
+        let silence = self.beats.next_due();
+        let due = [
+            self.wake_at,
+            silence,
+            // Between two looks no more than this, where silence is watched for.
+            silence.map(|_| now + BEAT_INTERVAL),
+            self.unfinished.retry_at,
+            self.snapshot_due,
+        ];
+        let next = due.into_iter().flatten().min();
+        next.unwrap_or(now + LONGEST_SLEEP)
     }
 
     async fn on_time(&mut self, now: Instant) {

@@ -1,5 +1,7 @@
 //! The service's keeping of time and files, on paused time and without sockets.
 
+mod time;
+
 use super::task::{Command, spawn};
 use super::*;
 use crate::membership::{Ending, Formed, Restarts, Saved, SizeBounds};

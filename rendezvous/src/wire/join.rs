@@ -48,14 +48,17 @@ pub struct ExitStatus {
 
 impl ExitStatus {
     /// Whether the end is charged to the user's restarts: an error code or a fatal signal, but neither
-    /// success nor the polite signals by which people and platforms stop a process (SIGHUP, SIGINT, SIGTERM).
+    /// success, nor the polite signals by which people and platforms stop a process (SIGHUP, SIGINT,
+    /// SIGTERM), nor the codes by which the trainer says that nobody is to blame: its agent was gone (4),
+    /// the service refused it (5), it stopped in order (6); `trainer/src/agent/exit_code.rs` has them all.
     #[must_use]
     pub fn is_charged(&self) -> bool {
         const POLITE: [i32; 3] = [1, 2, 15];
+        const BLAMELESS: [i32; 4] = [0, 4, 5, 6];
         match (self.oom_killed, self.signal, self.code) {
             (true, _, _) => true,
             (_, Some(signal), _) => !POLITE.contains(&signal),
-            (_, None, Some(code)) => code != 0 && !POLITE.contains(&(code - 128)),
+            (_, None, Some(code)) => !BLAMELESS.contains(&code) && !POLITE.contains(&(code - 128)),
             (_, None, None) => false,
         }
     }

@@ -73,7 +73,8 @@ pub enum Refusal {
     },
     /// A member that sees other data.
     #[error(
-        "refuse {member}: its data is {given}, that of {peer} is {expected}; all workers need the same data"
+        "refuse {member}: it reads other training data than {peer}: its fingerprint `data` is {given}, there it is \
+         {expected}; give all workers the same files"
     )]
     DifferentData {
         /// Who.

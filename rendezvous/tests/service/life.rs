@@ -3,6 +3,7 @@
 use super::rank::{Rank, state_at};
 use super::{any_port, open_group, ranks, relay, service, service_with, until};
 use gradsync_formats::identity::{Generation, Position};
+use gradsync_rendezvous::client::ClientError;
 use gradsync_rendezvous::membership::{Ending, Saved};
 use gradsync_rendezvous::server::{EndProof, FilePersist, Limits, LocalAuthenticator, ServicePhase};
 use gradsync_rendezvous::wire::{
@@ -290,4 +291,32 @@ async fn a_report_of_a_generation_that_is_over_is_refused_as_stale() {
     };
     let (current, given) = (Generation(2), Generation(1));
     assert_eq!(*refusal, Refusal::StaleGeneration { current, given });
+}
+
+#[tokio::test]
+async fn a_member_that_a_new_service_does_not_take_back_is_told_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let authenticator = LocalAuthenticator::default();
+    let limits = Limits::default();
+    let first = service_with(folder.path(), 2, any_port(), authenticator.clone(), limits).await;
+    let mut ranks = ranks(&first, 2);
+    open_group(&mut ranks).await;
+    ranks[0].commit(10);
+    ranks[0].tell(ranks[0].done("digest")).await.unwrap();
+    let address = first.address();
+    first.shut_down().await;
+
+    let _second = service_with(folder.path(), 2, address, authenticator, limits).await;
+    let told = ranks[1].client.news(None, std::time::Duration::ZERO).await;
+    let Err(ClientError::NotTakenBack { member, refusal }) = told else {
+        panic!("the new service is finished with it: {told:?}");
+    };
+    assert_eq!(member, ranks[1].id);
+    assert!(matches!(*refusal, Refusal::Finished { .. }), "{refusal}");
+    // It is forgotten: the next call is about those that are left.
+    ranks[1]
+        .client
+        .news(None, std::time::Duration::ZERO)
+        .await
+        .unwrap();
 }

@@ -11,9 +11,11 @@ pub const USAGE: u8 = 2;
 /// The user's mistake: bad parameters, missing or corrupt data, NaN loss, a checkpoint of another model.
 /// Every start would end the same way, so the job fails at once with the rank's own message.
 pub const USER_ERROR: u8 = 3;
-/// The agent (for a rank) or the launcher (for an agent) is gone. Nobody is left to be told.
+/// The link to the agent broke. Mostly nobody is left to be told; an agent that sees it does live, and starts
+/// the rank again. Nobody's mistake, so it is not charged.
 pub const PARENT_GONE: u8 = 4;
-/// The rendezvous service refused this pod for good: the job has failed or the pod was replaced.
+/// The rendezvous service refused this process for good: the job has failed, the pod was replaced, or its
+/// model or data are not the group's. The job goes on without it, if it can.
 pub const REFUSED: u8 = 5;
 /// Stopped in order on request, before the job was complete: a checkpoint was written if one is
 /// configured.
@@ -22,7 +24,7 @@ pub const STOPPED: u8 = 6;
 pub const GAVE_UP: u8 = 7;
 
 /// Whether a rank that ended with `code` may be started again in place: every start of a user error or of
-/// a wrong command line ends the same way, and the other codes are orderly ends.
+/// a wrong command line ends the same way, and the other codes are ends that were asked for.
 #[must_use]
 pub fn worth_restarting(code: Option<i32>) -> bool {
     match code {
@@ -30,7 +32,7 @@ pub fn worth_restarting(code: Option<i32>) -> bool {
         None => true,
         Some(code) => !matches!(
             u8::try_from(code),
-            Ok(FINISHED | USAGE | USER_ERROR | PARENT_GONE | REFUSED | STOPPED)
+            Ok(FINISHED | USAGE | USER_ERROR | REFUSED | STOPPED)
         ),
     }
 }
@@ -44,8 +46,30 @@ mod tests {
         assert!(worth_restarting(None), "killed by a signal");
         assert!(worth_restarting(Some(101)), "a panic");
         assert!(worth_restarting(Some(i32::from(FAULT))));
-        for code in [FINISHED, USAGE, USER_ERROR, PARENT_GONE, REFUSED, STOPPED] {
+        assert!(
+            worth_restarting(Some(i32::from(PARENT_GONE))),
+            "whoever sees it lives"
+        );
+        for code in [FINISHED, USAGE, USER_ERROR, REFUSED, STOPPED] {
             assert!(!worth_restarting(Some(i32::from(code))), "{code}");
+        }
+    }
+
+    #[test]
+    fn the_service_charges_the_codes_that_are_somebodys_mistake_and_no_others() {
+        let charged = |code: u8| {
+            let code = Some(i32::from(code));
+            gradsync_rendezvous::wire::ExitStatus {
+                code,
+                ..Default::default()
+            }
+            .is_charged()
+        };
+        for code in [FINISHED, PARENT_GONE, REFUSED, STOPPED] {
+            assert!(!charged(code), "{code}");
+        }
+        for code in [FAULT, USAGE, USER_ERROR, GAVE_UP] {
+            assert!(charged(code), "{code}");
         }
     }
 }

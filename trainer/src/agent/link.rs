@@ -8,7 +8,7 @@ use gradsync_formats::identity::{Generation, JobUid, MemberId};
 use gradsync_rendezvous::wire::{
     BEAT_INTERVAL, FromRank, MemberMessage, MemberReport, Progress, Refusal, ToRank,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for one change of state before the deadline is looked at again.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// What to do when the agent is gone, with the reason. Called once, on the reading thread.
+/// What to do when the agent is gone, with the reason. Called once, on the thread that notices first.
 pub type OnLost = Box<dyn FnOnce(&str) + Send>;
 
 /// A rank's connection to its agent.
@@ -36,6 +36,7 @@ struct Shared {
     writer: Mutex<UnixStream>,
     state: Mutex<State>,
     changed: Condvar,
+    on_lost: Mutex<Option<OnLost>>,
 }
 
 #[derive(Default)]
@@ -43,6 +44,8 @@ struct State {
     joined: Option<Result<Joined, Refusal>>,
     seen: Seen,
     answers: BTreeMap<u64, Result<(), Refusal>>,
+    /// Reports on whose answers nobody waits any more.
+    unawaited: BTreeSet<u64>,
     step_counter: u64,
     progress: Option<Progress>,
     /// Set once the link is of no use any more.
@@ -68,15 +71,14 @@ impl RankLink {
             writer: Mutex::new(stream),
             state: Mutex::default(),
             changed: Condvar::new(),
+            on_lost: Mutex::new(Some(on_lost)),
         });
         let reading = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("link-reader".into())
             .spawn(move || {
                 let reason = reading.read(reader);
-                if reading.lose(&reason) {
-                    on_lost(&reason);
-                }
+                reading.lose(&reason);
             })?;
         let beating = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -134,17 +136,25 @@ impl Group for RankLink {
 
     fn join(&mut self, report: MemberReport, deadline: Instant) -> Result<Joined, GroupError> {
         {
+            let mut state = self.shared.lock();
+            if state.seen.are_final() {
+                return Err(GroupError::Overtaken);
+            }
             // News from before the join may ask for this very join; the agent tells the present ones again
             // after its answer.
-            let mut state = self.shared.lock();
             state.joined = None;
             state.seen = Seen::default();
         }
         self.shared.send(&FromRank::Join {
             report: Box::new(report),
         })?;
-        self.wait("the answer to a join", deadline, |state| state.joined.take())?
-            .map_err(|refusal| GroupError::Refused(Box::new(refusal)))
+        self.wait("the answer to a join", deadline, |state| {
+            match state.joined.take() {
+                Some(answer) => Some(answer.map_err(|refusal| GroupError::Refused(Box::new(refusal)))),
+                // Without the service, a request to stop must not wait for its answer.
+                None => state.seen.are_final().then_some(Err(GroupError::Overtaken)),
+            }
+        })?
     }
 
     fn next(&mut self, left: Generation, deadline: Instant) -> Result<Next, GroupError> {
@@ -155,7 +165,7 @@ impl Group for RankLink {
     fn asked(&mut self, generation: Generation) -> Asked {
         let state = self.shared.lock();
         match &state.lost {
-            Some(reason) => Asked::Failed(format!("the agent is gone: {reason}")),
+            Some(reason) => Asked::AgentGone(reason.clone()),
             None => news::asked(&state.seen, generation),
         }
     }
@@ -164,10 +174,23 @@ impl Group for RankLink {
         self.reports += 1;
         let number = self.reports;
         self.shared.send(&FromRank::Report { number, message })?;
-        self.wait("the answer to a report", deadline, |state| {
+        let answer = self.wait("the answer to a report", deadline, |state| {
             state.answers.remove(&number)
-        })?
-        .map_err(|refusal| GroupError::Refused(Box::new(refusal)))
+        });
+        if answer.is_err() {
+            let mut state = self.shared.lock();
+            if state.answers.remove(&number).is_none() {
+                state.unawaited.insert(number);
+            }
+        }
+        answer?.map_err(|refusal| GroupError::Refused(Box::new(refusal)))
+    }
+
+    fn tell(&mut self, message: MemberMessage) -> Result<(), GroupError> {
+        self.reports += 1;
+        let number = self.reports;
+        self.shared.lock().unawaited.insert(number);
+        self.shared.send(&FromRank::Report { number, message })
     }
 
     fn alive(&mut self, progress: Option<Progress>) {
@@ -189,6 +212,16 @@ impl Drop for RankLink {
     }
 }
 
+impl State {
+    fn answered(&mut self, number: u64, answer: Result<(), Refusal>) {
+        if !self.unawaited.remove(&number) {
+            self.answers.insert(number, answer);
+        } else if let Err(refusal) = answer {
+            tracing::warn!(%refusal, "a report was not taken in");
+        }
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -197,19 +230,27 @@ impl Shared {
     fn send(&self, message: &FromRank) -> Result<(), GroupError> {
         let line = encode(&self.job, message).map_err(|e| GroupError::AgentGone(e.to_string()))?;
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer
-            .write_all(&line)
-            .map_err(|e| GroupError::AgentGone(e.to_string()))
+        let written = writer.write_all(&line);
+        drop(writer);
+        written.map_err(|error| {
+            self.lose(&error.to_string());
+            GroupError::AgentGone(error.to_string())
+        })
     }
 
-    /// Notes that the link is of no use; false when that is known already or intended.
-    fn lose(&self, reason: &str) -> bool {
+    /// Notes that the link is of no use, and tells so unless that is known already or intended.
+    fn lose(&self, reason: &str) {
         let mut state = self.lock();
         let first = state.lost.is_none() && !state.closing;
         state.lost.get_or_insert_with(|| reason.to_owned());
         drop(state);
         self.changed.notify_all();
-        first
+        let mut waiting = self.on_lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let on_lost = waiting.take_if(|_| first);
+        drop(waiting);
+        if let Some(on_lost) = on_lost {
+            on_lost(reason);
+        }
     }
 
     /// Reads until the link ends; says why it did.
@@ -248,13 +289,9 @@ impl Shared {
                 }));
             }
             ToRank::News { plan, news } => state.seen.take(plan, news),
-            ToRank::Accepted { number } => {
-                state.answers.insert(number, Ok(()));
-            }
+            ToRank::Accepted { number } => state.answered(number, Ok(())),
             ToRank::Refused { number, refusal } => match number {
-                Some(number) => {
-                    state.answers.insert(number, Err(refusal));
-                }
+                Some(number) => state.answered(number, Err(refusal)),
                 None => state.joined = Some(Err(refusal)),
             },
         }
@@ -282,8 +319,8 @@ impl Shared {
                 progress: progress.clone().filter(|p| Some(p) != sent_progress.as_ref()),
             };
             sent_progress = progress;
-            if let Err(error) = self.send(&beat) {
-                self.lose(&error.to_string());
+            // What cannot be sent is the end of the link, which was told.
+            if self.send(&beat).is_err() {
                 return;
             }
             // Woken early by other changes: the beat keeps its interval.

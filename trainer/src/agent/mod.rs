@@ -3,6 +3,8 @@
 //! signals. Ranks speak with it over an inherited socket ([`link`]).
 
 pub mod after_exit;
+#[allow(unsafe_code)]
+mod at_once;
 pub mod environment;
 pub mod exit_code;
 pub mod frame;

@@ -19,6 +19,17 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Whether they end the member's part in the job for ever, whatever else comes.
+    #[must_use]
+    pub fn are_final(&self) -> bool {
+        self.news.as_ref().is_some_and(|news| match news.ask {
+            Ask::Stop { .. } | Ask::Finished { .. } | Ask::Failed { .. } | Ask::Refused { .. } => true,
+            Ask::None | Ask::Reform { .. } | Ask::Rejoin { .. } => false,
+        })
+    }
+}
+
 /// What a member that has left all generations up to `left` is to do; None: wait on.
 ///
 /// # Errors
@@ -53,7 +64,7 @@ pub fn asked(seen: &Seen, generation: Generation) -> Asked {
         Ask::Stop { cause } => return Asked::Stop(cause.clone()),
         Ask::Finished { reason } => return Asked::Finished(reason.clone()),
         Ask::Failed { reason } => return Asked::Failed(reason.clone()),
-        Ask::Refused { refusal } => return Asked::Failed(refusal.to_string()),
+        Ask::Refused { refusal } => return Asked::Refused(refusal.to_string()),
         Ask::None | Ask::Reform { .. } | Ask::Rejoin { .. } => {}
     }
     if news.floor >= generation {

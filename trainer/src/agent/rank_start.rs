@@ -2,7 +2,8 @@
 
 use super::environment::RankEnvironment;
 use super::link::RankLink;
-use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+use super::{at_once, exit_code};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::fs::{File, TryLockError};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -111,7 +112,7 @@ pub fn connect(environment: &RankEnvironment) -> Result<RankLink, StartError> {
         Box::new(move |reason| {
             // Nobody is left to report to, and unwinding through native threads could hang: end at once.
             eprintln!("error: {name} ends because its agent is gone: {reason}");
-            let _ = kill_process(getpid(), Signal::KILL);
+            at_once::exit(exit_code::PARENT_GONE);
         }),
     )
     .map_err(system)

@@ -3,13 +3,14 @@
 
 use super::run::Happening;
 use super::supervisor::Event;
-use gradsync_formats::identity::{JobUid, PodUid};
+use gradsync_formats::identity::{Incarnation, JobUid, PodUid};
 use gradsync_rendezvous::client::{ClientError, ClientOptions, PodClient};
 use gradsync_rendezvous::wire::{Beat, ExitReport, JoinRequest, MAX_HOLD, Refusal, ReportRequest, Secret};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Pause after a request that the service did not answer within the client's own deadline, or refused where
 /// that makes no sense for ever.
@@ -22,8 +23,10 @@ pub(super) struct Service {
     client: Arc<PodClient>,
     send: mpsc::Sender<Happening>,
     on_their_way: JoinSet<()>,
+    /// The newest join of each rank: an older one is given up for it.
+    joins: BTreeMap<Incarnation, AbortHandle>,
     /// A beat is only sent when the one before was answered: they must not pile up while the service is away.
-    beating: Option<tokio::task::AbortHandle>,
+    beating: Option<AbortHandle>,
     poll: tokio::task::JoinHandle<()>,
 }
 
@@ -42,6 +45,7 @@ impl Service {
             client,
             send,
             on_their_way: JoinSet::new(),
+            joins: BTreeMap::new(),
             beating: None,
             poll,
         })
@@ -49,14 +53,18 @@ impl Service {
 
     pub(super) fn join(&mut self, request: JoinRequest) {
         let (client, send) = (Arc::clone(&self.client), self.send.clone());
-        self.spawn(async move {
-            let incarnation = request.member.incarnation;
+        let incarnation = request.member.incarnation;
+        let newest = self.spawn(async move {
             let answer = until_answered(&send, || client.join(request.clone())).await;
             if let Some(answer) = answer {
                 let answer = Box::new(answer);
                 tell(&send, Event::Joined { incarnation, answer }).await;
             }
         });
+        self.joins.retain(|_, join| !join.is_finished());
+        if let Some(older) = self.joins.insert(incarnation, newest) {
+            older.abort();
+        }
     }
 
     pub(super) fn report(&mut self, number: u64, request: ReportRequest) {
@@ -90,18 +98,23 @@ impl Service {
             return;
         }
         let client = Arc::clone(&self.client);
+        let send = self.send.clone();
         let task = self.on_their_way.spawn(async move {
-            if let Err(error) = client.beat(beat).await {
-                tracing::warn!(%error, "beat");
+            match client.beat(beat).await {
+                Ok(_) => {}
+                Err(ClientError::NotTakenBack { member, refusal }) => {
+                    not_taken_back(&send, member.incarnation, refusal).await;
+                }
+                Err(error) => tracing::warn!(%error, "beat"),
             }
         });
         self.beating = Some(task);
     }
 
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         // Those that are done are taken out, so that the set stays small.
         while self.on_their_way.try_join_next().is_some() {}
-        self.on_their_way.spawn(task);
+        self.on_their_way.spawn(task)
     }
 
     /// Waits, not for long, until what was said has arrived.
@@ -131,6 +144,10 @@ where
         match request().await {
             Ok(answer) => return Some(Ok(answer)),
             Err(ClientError::Refused(refusal)) => return Some(Err(*refusal)),
+            // The client has forgotten that member: the request is answered next time.
+            Err(ClientError::NotTakenBack { member, refusal }) => {
+                not_taken_back(send, member.incarnation, refusal).await;
+            }
             Err(error @ ClientError::Unreachable { .. }) => {
                 tracing::warn!(%error, "trying again");
                 tokio::time::sleep(PAUSE).await;
@@ -152,12 +169,20 @@ async fn poll(client: Arc<PodClient>, send: mpsc::Sender<Happening>) {
                 after = Some(news.revision.clone());
                 tell(&send, Event::News(Box::new(news))).await;
             }
+            Err(ClientError::NotTakenBack { member, refusal }) => {
+                not_taken_back(&send, member.incarnation, refusal).await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "ask for news");
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
+}
+
+async fn not_taken_back(send: &mpsc::Sender<Happening>, incarnation: Incarnation, refusal: Box<Refusal>) {
+    tracing::warn!(%incarnation, %refusal, "the service does not take the rank back");
+    tell(send, Event::NotTakenBack { incarnation, refusal }).await;
 }
 
 async fn tell(send: &mpsc::Sender<Happening>, event: Event) {

@@ -8,10 +8,10 @@ pub use event::{Action, Event};
 
 use super::after_exit::{AfterExit, Exit, after_exit};
 use super::exit_code;
-use gradsync_formats::identity::{Incarnation, MemberId, PodUid};
+use gradsync_formats::identity::{Generation, Incarnation, MemberId, PodUid};
 use gradsync_rendezvous::wire::{
-    Beat, ExitReport, ExitStatus, FromRank, JoinReply, JoinRequest, LeaveCause, MemberMessage, PodNews,
-    RankBeat, Refusal, ReportRequest, RestartReport, StopCause, ToRank,
+    Ask, BEAT_INTERVAL, Beat, ExitReport, ExitStatus, FromRank, JoinReply, JoinRequest, LeaveCause,
+    MemberMessage, MemberNews, PodNews, RankBeat, Refusal, ReportRequest, RestartReport, StopCause, ToRank,
 };
 use rank::{Life, Rank, Running, tell_news};
 use std::time::Duration;
@@ -19,6 +19,11 @@ use std::time::Duration;
 /// A rank whose thread counter stands still for this long does not live any more, whatever the kernel says:
 /// it is killed, so that its end is certain.
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+/// What a fresh process gets until its first sign of life: loading libraries from a cold disk takes long.
+pub const FIRST_SIGN_LIMIT: Duration = Duration::from_secs(300);
+/// Ticks come every [`BEAT_INTERVAL`]. What is beyond this between two of them is the agent's own standstill,
+/// in which it could hear nobody.
+const LONGEST_TICK: Duration = BEAT_INTERVAL.saturating_mul(2);
 /// What the other ranks get to end by themselves once the pod is given up.
 pub const GIVE_UP_GRACE: Duration = Duration::from_secs(5);
 
@@ -28,7 +33,10 @@ pub struct Supervisor {
     slot: u32,
     pod: PodUid,
     ranks: Vec<Rank>,
-    now: Duration,
+    /// The time of the last tick.
+    ticked: Duration,
+    /// For how long this agent itself has been at work: silence is measured in it.
+    worked: Duration,
     stop: Option<StopCause>,
     given_up: Option<(u8, String)>,
     over: bool,
@@ -50,7 +58,8 @@ impl Supervisor {
             slot,
             pod,
             ranks,
-            now: Duration::ZERO,
+            ticked: Duration::ZERO,
+            worked: Duration::ZERO,
             stop: None,
             given_up: None,
             over: false,
@@ -116,6 +125,9 @@ impl Supervisor {
                     actions.push(Action::Tell { local, message });
                 }
             }
+            Event::NotTakenBack { incarnation, refusal } => {
+                self.not_taken_back(incarnation, *refusal, &mut actions);
+            }
             Event::News(news) => self.news(*news, &mut actions),
             Event::StopSignal { name, grace } => self.stop_signal(&name, grace, &mut actions),
             Event::KillDue => self.kill_all("it did not end in time", &mut actions),
@@ -177,14 +189,14 @@ impl Supervisor {
             return;
         };
         rank.started += 1;
-        rank.life = Life::Running(Box::new(Running::new(incarnation)));
+        rank.life = Life::Running(Box::new(Running::new(incarnation, self.worked)));
         if self.given_up.is_some() {
             self.kill(local, "the pod is given up".to_owned(), actions);
         }
     }
 
     fn hear_rank(&mut self, local: u32, message: FromRank, actions: &mut Vec<Action>) {
-        let now = self.now;
+        let now = self.worked;
         let Some(rank) = self.ranks.get(local as usize) else {
             return;
         };
@@ -228,8 +240,9 @@ impl Supervisor {
                 thread_counter,
                 progress,
             } => {
-                if thread_counter != running.thread_counter || running.heard_at.is_none() {
-                    running.heard_at = Some(now);
+                if thread_counter != running.thread_counter || !running.heard {
+                    running.heard_at = now;
+                    running.heard = true;
                 }
                 running.step_counter = step_counter;
                 running.thread_counter = thread_counter;
@@ -273,6 +286,23 @@ impl Supervisor {
         tell_news(local, running, stop.as_ref(), actions);
     }
 
+    /// The service has lost sight of a rank and refuses to take it back: nothing more comes from it.
+    fn not_taken_back(&mut self, incarnation: Incarnation, refusal: Refusal, actions: &mut Vec<Action>) {
+        let stop = self.stop.clone();
+        let Some((local, running)) = self.by_incarnation(incarnation) else {
+            return;
+        };
+        let ask = match refusal {
+            Refusal::Finished { reason } => Ask::Finished { reason },
+            Refusal::Failed { reason } => Ask::Failed { reason },
+            refusal => Ask::Refused { refusal },
+        };
+        let (head, floor) = (None, Generation::NONE);
+        running.joined = false;
+        running.news = Some((None, MemberNews { head, floor, ask }));
+        tell_news(local, running, stop.as_ref(), actions);
+    }
+
     fn news(&mut self, news: PodNews, actions: &mut Vec<Action>) {
         let stop = self.stop.clone();
         for (local, rank) in (0u32..).zip(&mut self.ranks) {
@@ -311,20 +341,25 @@ impl Supervisor {
     }
 
     fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        self.now = now;
-        let silent: Vec<u32> = (0u32..)
+        self.worked += now.saturating_sub(self.ticked).min(LONGEST_TICK);
+        self.ticked = now;
+        let silent = |rank: &Rank| match &rank.life {
+            Life::Running(running) => {
+                let silence = self.worked.saturating_sub(running.heard_at);
+                let (limit, what) = match running.heard {
+                    true => (SILENCE_LIMIT, "no sign of life"),
+                    false => (FIRST_SIGN_LIMIT, "no first sign of life since its start"),
+                };
+                (silence > limit).then(|| format!("{what} for {} s", limit.as_secs()))
+            }
+            Life::Waiting | Life::Ended(_) => None,
+        };
+        let silent: Vec<(u32, String)> = (0u32..)
             .zip(&self.ranks)
-            .filter(|(_, rank)| match &rank.life {
-                Life::Running(running) => running
-                    .heard_at
-                    .is_some_and(|at| now.saturating_sub(at) > SILENCE_LIMIT),
-                Life::Waiting | Life::Ended(_) => false,
-            })
-            .map(|(local, _)| local)
+            .filter_map(|(local, rank)| Some((local, silent(rank)?)))
             .collect();
-        for local in silent {
-            let text = format!("no sign of life for {} s", SILENCE_LIMIT.as_secs());
-            self.kill(local, text, actions);
+        for (local, reason) in silent {
+            self.kill(local, reason, actions);
         }
     }
 

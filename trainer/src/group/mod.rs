@@ -18,7 +18,8 @@ pub trait Group: Send {
     /// Joins, or joins again, with where this rank stands.
     ///
     /// # Errors
-    /// When the service refuses the join, the agent is gone or the deadline passes.
+    /// When the service refuses the join, the agent is gone, the deadline passes, or something is asked for
+    /// that ends this member's part whatever the answer.
     fn join(&mut self, report: MemberReport, deadline: Instant) -> Result<Joined, GroupError>;
 
     /// Waits until the service offers a plan of a generation above `left`, or wants something else that an
@@ -36,6 +37,12 @@ pub trait Group: Send {
     /// # Errors
     /// When the report is refused, the agent is gone or the deadline passes.
     fn report(&mut self, message: MemberMessage, deadline: Instant) -> Result<(), GroupError>;
+
+    /// Sends a report without waiting until it was taken in: it is repeated in the background until it is.
+    ///
+    /// # Errors
+    /// When the agent is gone.
+    fn tell(&mut self, message: MemberMessage) -> Result<(), GroupError>;
 
     /// Notes that the step loop is alive, and how far it is. Never blocks.
     fn alive(&mut self, progress: Option<Progress>);
@@ -91,8 +98,12 @@ pub enum Asked {
     Stop(StopCause),
     /// The job is finished: exit with success.
     Finished(String),
-    /// The job has failed or this member cannot be in it: exit with an error.
+    /// The job has failed: exit with an error.
     Failed(String),
+    /// This member cannot be in the job: exit with an error. The others may go on.
+    Refused(String),
+    /// The agent, through which all messages go, is gone: this process must end too.
+    AgentGone(String),
 }
 
 /// Why the rendezvous could not be spoken to.
@@ -104,6 +115,9 @@ pub enum GroupError {
     /// The agent, through which all messages go, has ended: this process must end too.
     #[error("speak with the agent: {0}")]
     AgentGone(String),
+    /// Something came before the answer that ends this member's part; [`Group::next`] says what.
+    #[error("wait for the answer to a join: something else is asked for first")]
+    Overtaken,
     /// No answer in time.
     #[error("wait for {waited_for}: nothing came within {seconds} s")]
     Deadline {

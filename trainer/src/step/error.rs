@@ -39,6 +39,11 @@ pub enum FatalKind {
     User,
     /// This process is at fault: a fresh one may do better.
     Process,
+    /// The service does not take this process into the job, or the job has failed already: nothing is left
+    /// for it to do. The group may go on without it.
+    Refused,
+    /// The agent is gone, and with it the way to the group: nobody's mistake.
+    Abandoned,
 }
 
 impl Fatal {
@@ -46,6 +51,22 @@ impl Fatal {
     pub fn user(message: impl std::fmt::Display) -> Fatal {
         Fatal {
             kind: FatalKind::User,
+            message: message.to_string(),
+        }
+    }
+
+    /// The service's last word to this process.
+    pub fn refused(message: impl std::fmt::Display) -> Fatal {
+        Fatal {
+            kind: FatalKind::Refused,
+            message: message.to_string(),
+        }
+    }
+
+    /// The end of the way to the group.
+    pub fn abandoned(message: impl std::fmt::Display) -> Fatal {
+        Fatal {
+            kind: FatalKind::Abandoned,
             message: message.to_string(),
         }
     }

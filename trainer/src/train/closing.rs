@@ -4,11 +4,11 @@
 use super::generation::Entered;
 use super::session::Session;
 use super::warm::Warm;
-use super::{End, Summary, Surroundings};
+use super::{End, Summary, Surroundings, group_fatal};
 use crate::group::GroupError;
 use crate::step::{Fatal, Member, StepError};
 use gradsync_collective::Channel;
-use gradsync_rendezvous::wire::{DoneReport, MemberMessage};
+use gradsync_rendezvous::wire::{DoneReport, MemberMessage, Refusal};
 
 /// Ends the run. Called at once by a member that finds itself at the last step, also when it has just come
 /// back: everything here may be done twice.
@@ -45,7 +45,10 @@ pub(crate) fn finish(
             tracing::warn!("the rendezvous did not acknowledge completion in time");
             Ok(summary)
         }
-        Err(error) => Err(Fatal::process(error).into()),
+        // A service that was started again since knows of completion already.
+        Err(GroupError::Refused(refusal)) if matches!(*refusal, Refusal::Finished { .. }) => Ok(summary),
+        Err(error @ GroupError::Refused(_)) => Err(Fatal::process(error).into()),
+        Err(error) => Err(group_fatal(&error).into()),
     }
 }
 

@@ -234,12 +234,11 @@ fn open(
         .barrier(Channel::Control)
         .wait(around.clock.now() + around.patience.connect)?;
     standing.establish(plan.generation);
-    let deadline = around.clock.now() + around.patience.answer;
     let message = MemberMessage::Established {
         generation: plan.generation,
     };
-    if let Err(error) = around.group.report(message, deadline) {
-        // Training does not wait for the service: the group is established by its barrier.
+    // Training does not wait for the service: the group is established by its barrier.
+    if let Err(error) = around.group.tell(message) {
         tracing::warn!(%error, "could not report the opening barrier");
     }
     tracing::info!(

@@ -5,6 +5,7 @@ mod again;
 mod checkpoints;
 mod closing;
 mod generation;
+mod joining;
 mod leaving;
 mod obtain;
 mod session;
@@ -22,7 +23,8 @@ use crate::transport::Transport;
 use generation::{Entered, Exit};
 use gradsync_formats::identity::Position;
 use gradsync_formats::store::{Store, StoreError};
-use gradsync_rendezvous::wire::{Ask, LeaveCause, MemberMessage, Refusal};
+use gradsync_rendezvous::wire::{Ask, LeaveCause, MemberMessage};
+use joining::{Attempt, Attempts};
 use standing::{Seen, Standing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -62,10 +64,14 @@ pub struct Patience {
     pub operation: Duration,
     /// Connecting to all members of a plan and passing its opening barrier.
     pub connect: Duration,
-    /// An answer of the rendezvous to a join or report.
+    /// An answer of the rendezvous to a join; after that the member keeps its state and joins again.
     pub answer: Duration,
-    /// A plan: others may have to be started first.
+    /// The first pause before it does; doubled each time, up to `answer`.
+    pub join_pause: Duration,
+    /// A plan: others may have to be started first. Joining without an answer is given up after as long.
     pub plan: Duration,
+    /// The answer to a farewell, which tells what the exit code tells too.
+    pub farewell: Duration,
     /// The acknowledgement that completion is persisted.
     pub acknowledgement: Duration,
     /// The first pause before a checkpoint directory that could not be read is read again; a few more follow,
@@ -79,7 +85,9 @@ impl Default for Patience {
             operation: Duration::from_secs(300),
             connect: Duration::from_secs(30),
             answer: Duration::from_secs(60),
+            join_pause: Duration::from_secs(1),
             plan: Duration::from_secs(24 * 3600),
+            farewell: Duration::from_secs(10),
             acknowledgement: Duration::from_secs(600),
             reread: Duration::from_millis(250),
         }
@@ -125,13 +133,8 @@ pub fn train(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<S
     if let Err(fatal) = &result
         && fatal.kind == crate::step::FatalKind::User
     {
-        let deadline = around.clock.now() + around.patience.answer;
-        let cause = LeaveCause::Fatal {
-            error: fatal.message.clone(),
-        };
-        if let Err(error) = around.group.report(MemberMessage::Leave { cause }, deadline) {
-            tracing::warn!(%error, "could not report why this rank leaves");
-        }
+        let error = fatal.message.clone();
+        leave(around, LeaveCause::Fatal { error });
     }
     result
 }
@@ -140,57 +143,58 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
     let mut standing = Standing::default();
     let mut warm: Option<Warm<'_>> = None;
     let mut last_end: Option<LastEnd> = None;
+    let mut attempts = Attempts::default();
     loop {
         let seen = match &warm {
             None => Seen::default(),
             Some(warm) => look_around(warm, &standing, around)?,
         };
-        let deadline = around.clock.now() + around.patience.answer;
-        let joined = match around.group.join(standing.report(seen), deadline) {
-            Ok(joined) => joined,
-            Err(GroupError::Refused(refusal)) => match *refusal {
-                Refusal::Finished { reason } => return Ok(finished_elsewhere(warm.as_ref(), &reason)),
-                refusal => return Err(Fatal::user(refusal)),
-            },
-            Err(error) => return Err(group_fatal(&error)),
+        let wait = match attempts.join(standing.report(seen), around)? {
+            Attempt::Finished(reason) => return Ok(finished_elsewhere(warm.as_ref(), &reason)),
+            Attempt::Joined(joined) => {
+                if warm
+                    .as_ref()
+                    .is_none_or(|warm| warm.run_config_digest != joined.run_config_digest)
+                {
+                    // The first join, or another configuration: load, then say that we are ready.
+                    drop(warm.take());
+                    warm = Some(Warm::load(tasks, &joined, around)?);
+                    continue;
+                }
+                around.patience.plan
+            }
+            Attempt::NotYet(pause) => pause,
         };
-        if warm
-            .as_ref()
-            .is_none_or(|warm| warm.run_config_digest != joined.run_config_digest)
-        {
-            // The first join, or another configuration: load, then say that we are ready.
-            drop(warm.take());
-            warm = Some(Warm::load(tasks, &joined, around)?);
-            continue;
-        }
-        let Some(warm) = &mut warm else { continue };
-        let deadline = around.clock.now() + around.patience.plan;
-        match around
-            .group
-            .next(standing.left(), deadline)
-            .map_err(|error| group_fatal(&error))?
-        {
+        let deadline = around.clock.now() + wait;
+        let next = match around.group.next(standing.left(), deadline) {
+            Err(GroupError::Deadline { .. }) if attempts.are_open() => continue,
+            next => next.map_err(|error| group_fatal(&error))?,
+        };
+        match next {
             Next::Floor(floor) => standing.leave(floor, None),
             Next::Ask(Ask::Rejoin { reason }) => tracing::info!(reason, "joining again"),
             Next::Ask(Ask::Stop { cause }) => {
                 tracing::info!(reason = cause.reason, "stopping before a group was formed");
-                let checkpoint = leaving::save_what_is_held(warm, &standing, around)?;
-                leave(
-                    around,
-                    LeaveCause::Stopped {
-                        position: warm.position(),
-                        checkpoint,
-                    },
-                );
-                return warm.summary(End::Stopped);
+                let position = position_of(warm.as_ref());
+                let checkpoint = match &warm {
+                    Some(warm) => leaving::save_what_is_held(warm, &standing, around)?,
+                    None => None,
+                };
+                leave(around, LeaveCause::Stopped { position, checkpoint });
+                return match &warm {
+                    Some(warm) => warm.summary(End::Stopped),
+                    None => Ok(nothing_done(None, End::Stopped)),
+                };
             }
-            Next::Ask(Ask::Finished { reason }) => return Ok(finished_elsewhere(Some(&*warm), &reason)),
+            Next::Ask(Ask::Finished { reason }) => return Ok(finished_elsewhere(warm.as_ref(), &reason)),
             Next::Ask(Ask::Failed { reason }) => {
-                return Err(Fatal::user(format!("the job has failed: {reason}")));
+                return Err(Fatal::refused(format!("the job has failed: {reason}")));
             }
-            Next::Ask(Ask::Refused { refusal }) => return Err(Fatal::user(refusal)),
+            Next::Ask(Ask::Refused { refusal }) => return Err(Fatal::refused(refusal)),
             Next::Ask(Ask::None | Ask::Reform { .. }) => {}
             Next::Plan { plan, digest, head } => {
+                // Only who said that it is ready is planned.
+                let Some(warm) = &mut warm else { continue };
                 standing.accept(plan.generation, &digest);
                 let generation = plan.generation;
                 let entered = Entered {
@@ -244,18 +248,26 @@ fn look_around(warm: &Warm<'_>, standing: &Standing, around: &mut Surroundings<'
 }
 
 fn leave(around: &mut Surroundings<'_>, cause: LeaveCause) {
-    let deadline = around.clock.now() + around.patience.answer;
+    let deadline = around.clock.now() + around.patience.farewell;
     if let Err(error) = around.group.report(MemberMessage::Leave { cause }, deadline) {
-        tracing::warn!(%error, "could not report that this rank leaves");
+        tracing::warn!(%error, "could not report why this rank leaves");
     }
 }
 
 fn finished_elsewhere(warm: Option<&Warm<'_>>, reason: &str) -> Summary {
     tracing::info!(reason, "the job is finished");
-    let position = warm.map_or(Position::INITIAL, |warm| warm.position());
+    nothing_done(warm, End::AlreadyFinished)
+}
+
+fn position_of(warm: Option<&Warm<'_>>) -> Position {
+    warm.map_or(Position::INITIAL, |warm| warm.position())
+}
+
+/// The summary of a process that has nothing to tell of its own.
+fn nothing_done(warm: Option<&Warm<'_>>, end: End) -> Summary {
     Summary {
-        end: End::AlreadyFinished,
-        position,
+        end,
+        position: position_of(warm),
         steps: 0,
         epochs: 0,
         loss: f64::NAN,
@@ -266,7 +278,8 @@ fn finished_elsewhere(warm: Option<&Warm<'_>>, reason: &str) -> Summary {
 
 fn group_fatal(error: &GroupError) -> Fatal {
     match error {
-        GroupError::Refused(refusal) => Fatal::user(refusal),
-        GroupError::AgentGone(_) | GroupError::Deadline { .. } => Fatal::process(error),
+        GroupError::Refused(refusal) => Fatal::refused(refusal),
+        GroupError::AgentGone(_) => Fatal::abandoned(error),
+        GroupError::Overtaken | GroupError::Deadline { .. } => Fatal::process(error),
     }
 }

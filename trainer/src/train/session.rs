@@ -117,7 +117,13 @@ impl Session {
             ),
             Asked::Over { reason } => return Err(over(reason)),
             Asked::Finished(reason) => return Err(over(reason)),
-            Asked::Failed(reason) => return Err(Fatal::user(format!("the job has failed: {reason}")).into()),
+            Asked::Failed(reason) => {
+                return Err(Fatal::refused(format!("the job has failed: {reason}")).into());
+            }
+            Asked::Refused(why) => return Err(Fatal::refused(why).into()),
+            Asked::AgentGone(why) => {
+                return Err(Fatal::abandoned(format!("the agent is gone: {why}")).into());
+            }
         };
         wants.compare_digests = self.member.rank == 0 && self.agreement.is_due();
         let (context, state) = warm.parts(around.clock);
@@ -317,8 +323,7 @@ impl Session {
             state_ms: phases.state_ms,
             first_step_ms: phases.first_step_ms,
         })?;
-        let deadline = around.clock.now() + around.patience.answer;
-        if let Err(error) = around.group.report(MemberMessage::Recovered(phases), deadline) {
+        if let Err(error) = around.group.tell(MemberMessage::Recovered(phases)) {
             tracing::warn!(%error, "could not report the phases of the recovery");
         }
         Ok(())

@@ -2,7 +2,8 @@
 //! happened.
 
 use crate::support::{
-    Captured, MeddledTask, Rendezvous, Run, Watch, builtin, cnn, config, copy_store, job, watch,
+    Captured, LostJoins, MeddledTask, Rendezvous, Run, Watch, builtin, cnn, config, copy_store, die, job,
+    watch,
 };
 use gradsync_formats::checkpoint::list_whole;
 use gradsync_formats::run_config::RunConfig;
@@ -35,9 +36,8 @@ pub fn train(run: Run<'_>) -> Captured {
 
 pub fn text(result: &Result<Summary, Fatal>) -> &str {
     let fatal = result.as_ref().unwrap_err();
-    assert_eq!(
-        fatal.kind,
-        FatalKind::User,
+    assert!(
+        matches!(fatal.kind, FatalKind::User | FatalKind::Refused),
         "starting it again cannot help: {fatal}"
     );
     &fatal.message
@@ -121,6 +121,35 @@ fn different_data_on_two_workers_is_refused_with_both_fingerprints() {
         assert!(text(result).contains("-of-another-day"), "{}", text(result));
         assert!(watch.states.is_empty(), "not one step was made");
     }
+}
+
+#[test]
+fn joins_that_are_not_answered_cost_a_member_neither_its_state_nor_its_process() {
+    let undisturbed = train(Run::new(saving("cnn", 8), 2, &builtin));
+    let mut run = Run::new(saving("cnn", 8), 2, &builtin);
+    // Of every process: after it has joined cold and ready, the next three are lost.
+    run.lost_joins = Some(LostJoins { after: 2, count: 3 });
+    let died = Arc::new(AtomicBool::new(false));
+    let (results, watches, service) = run.go(|slot, _| {
+        let died = Arc::clone(&died);
+        watch(move |_, committed| {
+            let now = slot == 1 && committed.position.commit == 5;
+            if now && !died.swap(true, Ordering::Relaxed) {
+                die();
+            }
+        })
+    });
+    for result in &results {
+        assert_eq!(result.as_ref().unwrap().end, End::Complete);
+    }
+    assert_eq!(watches[0].last(), &undisturbed);
+    let commits: Vec<u64> = watches[0].states.iter().map(|state| state.commit).collect();
+    assert!(
+        commits.starts_with(&[1, 2, 3, 4]) && commits.ends_with(&[5, 6, 7, 8]),
+        "the survivor is one process to the end: {commits:?}"
+    );
+    let saved = service.saved();
+    assert_eq!(saved.restarts.charged.len(), 1, "the crash, and nothing else");
 }
 
 #[test]

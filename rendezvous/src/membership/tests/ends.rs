@@ -91,10 +91,10 @@ fn more_charged_ends_than_allowed_fail_the_job_and_say_which() {
     bench.join(&processes[0], idle(0));
     bench.join_after(&processes[1], idle(1), &processes[0], 1, 3);
     assert_ne!(bench.reason_id(), "Failed");
-    bench.join_after(&processes[2], idle(2), &processes[1], 2, 4);
+    bench.join_after(&processes[2], idle(2), &processes[1], 2, 9);
     let text = bench.machine.reason().to_string();
     assert!(
-        text.contains("exited with code 4") && text.contains("maxRestarts allows 1"),
+        text.contains("exited with code 9") && text.contains("maxRestarts allows 1"),
         "{text}"
     );
 }
@@ -253,4 +253,163 @@ fn the_end_of_a_pod_ends_all_its_ranks_and_is_charged_as_one() {
     assert_eq!(bench.machine.restarts().charged.len(), 1);
     assert!(!bench.machine.members().contains_key(&members[0].incarnation));
     assert!(matches!(bench.news(&members[1]).ask, Ask::Reform { .. }));
+}
+
+#[test]
+fn a_fatal_error_of_one_outside_a_group_at_work_is_its_own_affair() {
+    let (mut bench, members) = Bench::group(elastic(1, 3), 2);
+    let stranger = member(2, 9);
+    bench.join(&stranger, idle(1));
+    let fatal = |member: &MemberId| Event::Leave {
+        member: member.clone(),
+        cause: LeaveCause::Fatal {
+            error: "data is missing".into(),
+        },
+    };
+    bench.send(fatal(&stranger));
+    assert_eq!(bench.reason_id(), "Running");
+    bench.exit(&stranger, 3);
+    assert_eq!(bench.reason_id(), "Running");
+    assert!(
+        bench.machine.restarts().charged.is_empty(),
+        "the group does without it"
+    );
+    // Nor can a process that has ended, or one that nobody knows.
+    bench.send(fatal(&stranger));
+    bench.send(fatal(&member(2, 10)));
+    assert_eq!(bench.reason_id(), "Running");
+    bench.send(fatal(&members[1]));
+    assert_eq!(bench.reason_id(), "Failed", "one of the group can");
+}
+
+#[test]
+fn before_any_group_was_at_work_every_fatal_error_is_the_jobs_also_when_it_is_resumed() {
+    let leave = |member: &MemberId| Event::Leave {
+        member: member.clone(),
+        cause: LeaveCause::Fatal {
+            error: "data is missing".into(),
+        },
+    };
+    let mut bench = Bench::new(settings(2));
+    bench.join(&member(0, 1), idle(0));
+    bench.send(leave(&member(0, 1)));
+    assert_eq!(bench.reason_id(), "Failed");
+
+    let (mut bench, members) = Bench::group(settings(1), 1);
+    bench.restart();
+    bench.join(&member(1, 9), idle(1));
+    bench.send(leave(&member(1, 9)));
+    assert_ne!(bench.reason_id(), "Failed", "the group may be at work");
+    bench.send(Event::PodEnded {
+        pod: members[0].pod.clone(),
+        slot: 0,
+        charge: None,
+    });
+    bench.join(&member(1, 10), idle(1));
+    bench.send(leave(&member(1, 10)));
+    assert_eq!(bench.reason_id(), "Failed");
+}
+
+#[test]
+fn a_refused_worker_is_charged_only_while_the_group_cannot_do_without_it() {
+    let other = || MemberReport {
+        fingerprints: Some(fingerprints("other data")),
+        ..idle(1)
+    };
+    let (mut bench, members) = Bench::group(elastic(2, 3), 2);
+    bench.join(&member(2, 9), other());
+    bench.exit(&member(2, 9), 5);
+    assert_eq!(bench.machine.restarts().charged.len(), 0);
+    bench.exit(&members[1], 9);
+    bench.join_after(&member(1, 10), other(), &members[1], 1, 9);
+    bench.exit(&member(1, 10), 5);
+    let charged = &bench.machine.restarts().charged;
+    assert_eq!(
+        charged.len(),
+        2,
+        "the crash, and the refusal in its place: {charged:?}"
+    );
+}
+
+#[test]
+fn each_end_is_counted_once_whatever_is_told_again_after_the_next_generation() {
+    let (mut bench, members) = Bench::group(settings(2), 2);
+    // Rank 1 says goodbye and exits; rank 0 is stopped politely.
+    bench.send(Event::Leave {
+        member: members[1].clone(),
+        cause: LeaveCause::Draining,
+    });
+    bench.exit(&members[1], 1);
+    bench.exit(&members[0], 143);
+    let next = [member(0, 7), member(1, 8)];
+    for (slot, code) in [(0, 143), (1, 1)] {
+        bench.join_after(&next[slot], idle(1), &members[slot], 1, code);
+    }
+    assert_eq!(bench.plan().generation, Generation(2));
+    bench.establish(2, &next);
+    let again = |bench: &mut Bench| {
+        for (slot, code) in [(0, 143), (1, 1)] {
+            bench.exit(&members[slot], code);
+            bench.join_after(&next[slot], running(2), &members[slot], 1, code);
+        }
+        let restarts = bench.machine.restarts();
+        assert_eq!(
+            (restarts.charged.len(), restarts.uncharged),
+            (0, 1),
+            "{restarts:?}"
+        );
+    };
+    again(&mut bench);
+    bench.restart();
+    again(&mut bench);
+}
+
+#[test]
+fn ends_for_which_nobody_is_to_blame_are_never_charged() {
+    for code in [0, 4, 5, 6, 129, 130, 143] {
+        let (mut bench, members) = Bench::group(settings(1), 1);
+        bench.exit(&members[0], code);
+        let restarts = bench.machine.restarts();
+        assert_eq!((restarts.charged.len(), restarts.uncharged), (0, 1), "{code}");
+    }
+    for code in [1, 3, 7, 101, 137, 139] {
+        let (mut bench, members) = Bench::group(settings(1), 1);
+        bench.exit(&members[0], code);
+        assert_eq!(bench.machine.restarts().charged.len(), 1, "{code}");
+    }
+}
+
+#[test]
+fn a_pod_whose_end_is_told_again_after_the_next_generation_is_charged_once() {
+    let (mut bench, members) = Bench::group(settings(2), 2);
+    let end = || Event::PodEnded {
+        pod: members[0].pod.clone(),
+        slot: 0,
+        charge: Some(exited(137)),
+    };
+    bench.send(end());
+    let fresh = MemberId {
+        pod: PodUid("pod-0b".into()),
+        ..member(0, 7)
+    };
+    bench.join(&fresh, idle(1));
+    bench.join(&members[1], back(1, at(1, 4)));
+    assert_eq!(bench.plan().generation, Generation(2));
+    bench.send(end());
+    assert_eq!(bench.machine.restarts().charged.len(), 1);
+}
+
+#[test]
+fn one_that_joins_while_the_end_is_being_saved_hears_of_it() {
+    let (mut bench, members) = Bench::group(settings(2), 2);
+    let report = Event::Done {
+        member: members[0].clone(),
+        report: Box::new(done(1)),
+    };
+    decide(&mut bench.machine, report, bench.now);
+    let late = member(1, 9);
+    bench.join_after(&late, idle(1), &members[1], 1, 9);
+    assert_eq!(bench.news(&late).ask, Ask::None, "not persisted yet");
+    bench.send(Event::EndingPersisted);
+    assert!(matches!(bench.news(&late).ask, Ask::Finished { .. }));
 }

@@ -99,7 +99,7 @@ fn the_end_of_the_agent_is_told_once_and_ends_every_wait() {
         told.recv_timeout(Duration::from_secs(20)).is_err(),
         "told once, then the sender is dropped"
     );
-    assert!(matches!(link.asked(Generation(1)), Asked::Failed(_)));
+    assert!(matches!(link.asked(Generation(1)), Asked::AgentGone(_)));
 }
 
 #[test]
@@ -133,6 +133,75 @@ fn a_request_to_stop_is_seen_without_waiting_for_it() {
         Ok(Next::Ask(Ask::Stop { .. }))
     ));
     assert!(matches!(link.asked(Generation(1)), Asked::Stop(_)));
+}
+
+#[test]
+fn a_link_that_can_only_be_read_is_lost_too() {
+    let (tell, told) = mpsc::channel();
+    let (mut link, agent) = linked(Box::new(move |reason| tell.send(reason.to_owned()).unwrap()));
+    agent.stream.get_ref().shutdown(std::net::Shutdown::Read).unwrap();
+    // Nobody but the beat writes, and nobody else would ever notice.
+    told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(matches!(link.asked(Generation(1)), Asked::AgentGone(_)));
+}
+
+#[test]
+fn a_request_to_stop_does_not_wait_for_the_answer_to_a_join() {
+    let (mut link, mut agent) = linked(Box::new(|_| {}));
+    let stopping = std::thread::spawn(move || {
+        assert!(matches!(agent.read(), FromRank::Join { .. }));
+        agent.say(&ToRank::News {
+            plan: None,
+            news: MemberNews {
+                head: None,
+                floor: Generation(0),
+                ask: Ask::Stop {
+                    cause: StopCause {
+                        reason: "drained".into(),
+                        within_ms: 9,
+                    },
+                },
+            },
+        });
+        agent
+    });
+    let never = Instant::now() + Duration::from_secs(3600);
+    for _ in 0..2 {
+        let error = link.join(MemberReport::default(), never).unwrap_err();
+        assert!(matches!(error, GroupError::Overtaken), "{error}");
+        assert!(matches!(
+            link.next(Generation(0), soon()),
+            Ok(Next::Ask(Ask::Stop { .. }))
+        ));
+    }
+    drop(stopping.join().unwrap());
+}
+
+#[test]
+fn what_is_told_is_sent_without_an_answer_and_the_next_answer_is_not_taken_for_its_own() {
+    let (mut link, mut agent) = linked(Box::new(|_| {}));
+    let established = |generation| MemberMessage::Established {
+        generation: Generation(generation),
+    };
+    link.tell(established(1)).unwrap();
+    let FromRank::Report { number: told, .. } = agent.read() else {
+        panic!("a report was expected");
+    };
+    let agent = std::thread::spawn(move || {
+        let FromRank::Report { number, .. } = agent.read() else {
+            panic!("a report was expected");
+        };
+        agent.say(&ToRank::Refused {
+            number: Some(told),
+            refusal: Refusal::Failed {
+                reason: "not this one".into(),
+            },
+        });
+        agent.say(&ToRank::Accepted { number });
+        agent
+    });
+    link.report(established(2), soon()).unwrap();
+    drop(agent.join().unwrap());
 }
 
 #[test]

@@ -58,6 +58,13 @@ pub enum Event {
         /// What.
         answer: Result<(), Refusal>,
     },
+    /// The service has forgotten a rank that it had taken in, and refuses to take it in again.
+    NotTakenBack {
+        /// Whom.
+        incarnation: Incarnation,
+        /// Why.
+        refusal: Box<Refusal>,
+    },
     /// The service has news.
     News(Box<PodNews>),
     /// The agent was told to stop; a second time means at once.

@@ -27,7 +27,10 @@ pub(super) struct Running {
     pub(super) last_commit: u64,
     pub(super) step_counter: u64,
     pub(super) thread_counter: u64,
-    pub(super) heard_at: Option<Duration>,
+    /// Whether it has ever given a sign of life.
+    pub(super) heard: bool,
+    /// When it gave the last one, or was started, in the time that the agent has been at work.
+    pub(super) heard_at: Duration,
     pub(super) progress: Option<Progress>,
     pub(super) killed: bool,
     pub(super) error: Option<String>,
@@ -42,8 +45,8 @@ pub(super) struct Rank {
 }
 
 impl Running {
-    /// A process that has just been started.
-    pub(super) fn new(incarnation: Incarnation) -> Running {
+    /// A process that has just been started, at time `now`.
+    pub(super) fn new(incarnation: Incarnation, now: Duration) -> Running {
         Running {
             incarnation,
             joined: false,
@@ -54,7 +57,8 @@ impl Running {
             last_commit: 0,
             step_counter: 0,
             thread_counter: 0,
-            heard_at: None,
+            heard: false,
+            heard_at: now,
             progress: None,
             killed: false,
             error: None,

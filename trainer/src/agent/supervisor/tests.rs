@@ -327,24 +327,107 @@ fn news_are_told_once_and_again_after_each_join() {
     assert_eq!(refused.len(), 2, "the answer and the news: {refused:?}");
 }
 
+/// Lets the agent work for so many seconds; what came of it.
+fn work(agent: &mut Supervisor, seconds: u64) -> Vec<Action> {
+    let start = agent.ticked;
+    (1..=seconds)
+        .flat_map(|second| {
+            let now = start + Duration::from_secs(second);
+            agent.handle(Event::Tick { now })
+        })
+        .collect()
+}
+
 #[test]
-fn a_silent_rank_is_killed_once_and_one_that_never_beat_is_not() {
+fn a_silent_rank_is_killed_once() {
     let mut agent = agent(2);
-    agent.handle(Event::Tick {
-        now: Duration::from_secs(100),
-    });
-    beat(&mut agent, 0, 5, None);
-    let late = Duration::from_secs(101) + SILENCE_LIMIT;
-    // Beats whose thread counter stands still are no sign of life.
-    agent.handle(Event::Tick {
-        now: Duration::from_secs(102),
-    });
-    beat(&mut agent, 0, 5, None);
-    assert!(matches!(
-        agent.handle(Event::Tick { now: late })[..],
-        [Action::Kill { local: 0, .. }]
-    ));
-    assert_eq!(agent.handle(Event::Tick { now: late * 2 }), []);
+    work(&mut agent, 100);
+    for local in 0..2 {
+        beat(&mut agent, local, 5, None);
+    }
+    for second in 0..SILENCE_LIMIT.as_secs() {
+        assert_eq!(work(&mut agent, 1), []);
+        // Beats whose thread counter stands still are no sign of life.
+        beat(&mut agent, 0, 5, None);
+        beat(&mut agent, 1, 6 + second, None);
+    }
+    assert!(matches!(work(&mut agent, 1)[..], [Action::Kill { local: 0, .. }]));
+    assert_eq!(work(&mut agent, 5), []);
+}
+
+#[test]
+fn an_agent_that_stood_still_itself_kills_nobody_and_then_counts_on() {
+    let mut agent = agent(1);
+    for counter in 1..=5 {
+        beat(&mut agent, 0, counter, None);
+        work(&mut agent, 1);
+    }
+    // The agent, or the whole machine, was stopped for an hour: the first tick comes before any beat.
+    for stop in 1..=3 {
+        let now = agent.ticked + Duration::from_secs(3600);
+        assert_eq!(agent.handle(Event::Tick { now }), [], "stop {stop}");
+    }
+    beat(&mut agent, 0, 6, None);
+    assert_eq!(work(&mut agent, SILENCE_LIMIT.as_secs()), []);
+    assert!(matches!(work(&mut agent, 1)[..], [Action::Kill { local: 0, .. }]));
+}
+
+#[test]
+fn a_process_that_hangs_before_its_first_sign_of_life_is_killed_and_its_end_says_so() {
+    let mut agent = agent(2);
+    beat(&mut agent, 1, 1, None);
+    for counter in 0..FIRST_SIGN_LIMIT.as_secs() {
+        assert_eq!(work(&mut agent, 1), [], "second {counter}");
+        beat(&mut agent, 1, 2 + counter, None);
+    }
+    assert!(matches!(work(&mut agent, 1)[..], [Action::Kill { local: 0, .. }]));
+    let actions = end(&mut agent, 0, killed());
+    let Action::ReportExit(report) = &actions[0] else {
+        panic!("{actions:?}");
+    };
+    let error = report.status.error.as_deref().unwrap();
+    assert!(
+        error.contains("no first sign of life since its start for 300 s"),
+        "{error}"
+    );
+    // The next process has the whole time again.
+    start(&mut agent, 0);
+    assert_eq!(work(&mut agent, 9), []);
+}
+
+#[test]
+fn a_rank_that_the_service_does_not_take_back_is_told_and_not_started_again() {
+    for refusal in [
+        Refusal::Finished { reason: "x".into() },
+        Refusal::Failed { reason: "x".into() },
+        Refusal::BadToken {
+            problem: "its pod has ended".into(),
+        },
+    ] {
+        let mut agent = agent(1);
+        join(&mut agent, 0);
+        let actions = agent.handle(Event::NotTakenBack {
+            incarnation: process(0),
+            refusal: Box::new(refusal.clone()),
+        });
+        let [
+            Action::Tell {
+                local: 0,
+                message: ToRank::News { news, .. },
+            },
+        ] = &actions[..]
+        else {
+            panic!("{actions:?}");
+        };
+        assert_eq!(
+            matches!(news.ask, Ask::Finished { .. }),
+            matches!(refusal, Refusal::Finished { .. }),
+        );
+        assert_ne!(news.ask, Ask::None);
+        assert_eq!(agent.beat(), None, "the service does not know it");
+        let actions = end(&mut agent, 0, exit(exit_code::REFUSED));
+        assert!(matches!(actions.last(), Some(Action::Exit { .. })), "{actions:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod watch;
 
 pub use images::cnn;
 pub use meddle::{Act, MeddledTask, meddle};
-pub use rendezvous::{MemoryGroup, Rendezvous, job};
+pub use rendezvous::{LostJoins, MemoryGroup, Rendezvous, job};
 pub use run::{Run, Wire, audit, copy_store, die, recoveries};
 pub use watch::{Captured, Watch, distance, watch};
 

@@ -138,10 +138,25 @@ pub struct MemoryGroup {
     member: MemberId,
     /// The share that each rank takes instead of its own.
     shares: Option<Vec<u32>>,
+    /// So many of its joins after the `n`-th are not answered, and never reach the service.
+    lost: Option<LostJoins>,
+    joins: u32,
+}
+
+/// Joins that the service does not answer: those after the first `after`, `count` of them.
+#[derive(Clone, Copy, Debug)]
+pub struct LostJoins {
+    pub after: u32,
+    pub count: u32,
 }
 
 impl MemoryGroup {
-    pub fn new(service: &Arc<Rendezvous>, slot: u32, shares: Option<Vec<u32>>) -> MemoryGroup {
+    pub fn new(
+        service: &Arc<Rendezvous>,
+        slot: u32,
+        shares: Option<Vec<u32>>,
+        lost: Option<LostJoins>,
+    ) -> MemoryGroup {
         let incarnation = Incarnation::fresh();
         let member = MemberId {
             slot,
@@ -153,6 +168,8 @@ impl MemoryGroup {
             service: Arc::clone(service),
             member,
             shares,
+            lost,
+            joins: 0,
         }
     }
 
@@ -184,6 +201,16 @@ impl Group for MemoryGroup {
     }
 
     fn join(&mut self, report: MemberReport, _: Instant) -> Result<Joined, GroupError> {
+        self.joins += 1;
+        if let Some(lost) = self.lost
+            && self.joins > lost.after
+            && self.joins <= lost.after + lost.count
+        {
+            return Err(GroupError::Deadline {
+                waited_for: "the answer to a join",
+                seconds: 60,
+            });
+        }
         let (member, restart) = (self.member.clone(), RestartReport::default());
         self.send(Event::Join {
             member,
@@ -241,6 +268,10 @@ impl Group for MemoryGroup {
                 report: Box::new(report),
             },
         })
+    }
+
+    fn tell(&mut self, message: MemberMessage) -> Result<(), GroupError> {
+        self.report(message, Instant::now())
     }
 
     fn alive(&mut self, _: Option<Progress>) {}

@@ -1,6 +1,6 @@
 //! Runs all ranks of a group to their end, and reads what they left behind.
 
-use super::{MemoryGroup, Rendezvous};
+use super::{LostJoins, MemoryGroup, Rendezvous};
 use gradsync_collective::{Communicator, in_process};
 use gradsync_formats::audit::{Given, RecordFile, Verdict};
 use gradsync_formats::record::RecordLine;
@@ -142,6 +142,8 @@ pub struct Run<'a> {
     pub log: Log,
     /// Told of every record that is brought to the disk, just before it is.
     pub synced: Option<Synced>,
+    /// Joins of each rank that are not answered.
+    pub lost_joins: Option<LostJoins>,
     /// Whether a fresh rank takes the place of one that was killed.
     pub restart: bool,
 }
@@ -164,6 +166,7 @@ impl<'a> Run<'a> {
             shares: None,
             log: Log::default(),
             synced: None,
+            lost_joins: None,
             restart: true,
         }
     }
@@ -206,7 +209,7 @@ impl<'a> Run<'a> {
         let _logging = tracing::subscriber::set_default(subscriber);
         loop {
             let mut observer = observe(slot, service);
-            let mut group = MemoryGroup::new(service, slot, self.shares.clone());
+            let mut group = MemoryGroup::new(service, slot, self.shares.clone(), self.lost_joins);
             let member = group.member().clone();
             let life = catch_unwind(AssertUnwindSafe(|| {
                 self.rank(slot, &mut group, hub, &mut observer)
@@ -258,6 +261,7 @@ impl<'a> Run<'a> {
                 },
                 patience: Patience {
                     operation: OPERATION,
+                    join_pause: Duration::from_millis(20),
                     plan: OPERATION,
                     reread: Duration::ZERO,
                     ..Patience::default()

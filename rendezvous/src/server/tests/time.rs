@@ -1,0 +1,78 @@
+//! How the service looks at the time: under a flood, behind a queue, and after it stood still itself.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_requests_does_not_keep_the_time_from_being_looked_at() {
+    let bench = bench(2, &Memory::default());
+    for slot in 0..2 {
+        bench.join(slot, bench.idle(0)).await.unwrap();
+    }
+    bench.established(0, 1).await.unwrap();
+    bench.established(1, 1).await.unwrap();
+    // The queue is never empty, and nobody beats.
+    for _ in 0..20 {
+        loop {
+            let (reply, _) = oneshot::channel();
+            let ask = Command::News {
+                identity: identity(0),
+                reply,
+            };
+            if bench.commands.try_send(ask).is_err() {
+                break;
+            }
+        }
+        tokio::time::advance(Duration::from_millis(500)).await;
+    }
+    assert!(
+        bench.snapshots.borrow().members.iter().all(|m| !m.live),
+        "ten seconds of silence are noticed: {:?}",
+        bench.snapshots.borrow().members
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn beats_that_wait_in_the_queue_count_before_silence_is_judged() {
+    let bench = bench(1, &Memory::default());
+    bench.join(0, bench.idle(0)).await.unwrap();
+    // The beat and the end of the time meet: the time is up, and the beat is there.
+    let (reply, answer) = oneshot::channel();
+    let request = Beat {
+        pod: member(0).pod,
+        ranks: vec![RankBeat {
+            incarnation: member(0).incarnation,
+            step_counter: 0,
+            thread_counter: 1,
+            progress: None,
+        }],
+    };
+    let identity = identity(0);
+    let beat = Command::Beat {
+        identity,
+        request,
+        reply,
+    };
+    assert!(bench.commands.try_send(beat).is_ok());
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert!(answer.await.unwrap().unwrap().unknown.is_empty());
+    assert!(bench.snapshots.borrow().members[0].live);
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_which_the_service_itself_stood_still_is_nobodys_silence() {
+    let mut bench = bench(2, &Memory::default());
+    for slot in 0..2 {
+        bench.join(slot, bench.idle(0)).await.unwrap();
+    }
+    // A machine that sleeps: for the process it is as if one wait took a minute.
+    tokio::time::advance(Duration::from_secs(60)).await;
+    for slot in 0..2 {
+        assert!(bench.beat(slot, 1).await.is_empty(), "nobody was taken for lost");
+    }
+    let start = Instant::now();
+    bench.until(|s| s.members.iter().all(|m| !m.live)).await;
+    assert!(
+        start.elapsed() >= Duration::from_secs(5),
+        "afterwards silence counts"
+    );
+}
