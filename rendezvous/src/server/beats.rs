@@ -67,6 +67,9 @@ impl Beats {
 
     /// Gives everybody `pause` more time: so long this service itself stood still and could hear nobody.
     pub(super) fn excuse(&mut self, pause: Duration) {
+        if pause.is_zero() {
+            return;
+        }
         for life in self.lives.values_mut() {
             life.due += pause;
         }

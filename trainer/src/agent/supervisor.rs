@@ -21,8 +21,7 @@ use std::time::Duration;
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// What a fresh process gets until its first sign of life: loading libraries from a cold disk takes long.
 pub const FIRST_SIGN_LIMIT: Duration = Duration::from_secs(300);
-/// Ticks come every [`BEAT_INTERVAL`]. What is beyond this between two of them is the agent's own standstill,
-/// in which it could hear nobody.
+/// Ticks come every [`BEAT_INTERVAL`]: a longer pause is the agent's own, in which it could hear nobody.
 const LONGEST_TICK: Duration = BEAT_INTERVAL.saturating_mul(2);
 /// What the other ranks get to end by themselves once the pod is given up.
 pub const GIVE_UP_GRACE: Duration = Duration::from_secs(5);
