@@ -74,7 +74,10 @@ impl AgentFacts<'_> {
     /// Whether it calls its end the user's mistake.
     #[must_use]
     pub fn is_mistake(&self) -> bool {
-        matches!(self.status.code, Some(exit_code::USER_ERROR | exit_code::USAGE))
+        matches!(
+            self.status.code,
+            Some(exit_code::USER_ERROR | exit_code::USAGE | exit_code::REFUSED)
+        )
     }
 
     /// Whether its end counts against `failurePolicy.maxRestarts`: not if it was in order, and not if each
@@ -88,6 +91,7 @@ impl AgentFacts<'_> {
                     | exit_code::STOPPED
                     | exit_code::USER_ERROR
                     | exit_code::USAGE
+                    | exit_code::REFUSED
                     | exit_code::GAVE_UP
             )
         )
@@ -170,6 +174,13 @@ mod tests {
             ..facts(&crash)
         };
         assert_eq!(stopping.next(), AfterAgent::FailedToStop);
+    }
+
+    #[test]
+    fn one_that_was_refused_is_a_mistake_of_its_own_which_the_service_has_counted() {
+        let refused = ended(exit_code::REFUSED);
+        assert_eq!(facts(&refused).next(), AfterAgent::Restart);
+        assert!(facts(&refused).is_mistake() && !facts(&refused).is_charged());
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub mod exit_code {
     pub const USAGE: i32 = 2;
     /// The user's mistake.
     pub const USER_ERROR: i32 = 3;
+    /// The service refused a rank: its model or data are not the group's, or the job has failed.
+    pub const REFUSED: i32 = 5;
     /// Stopped in order on request.
     pub const STOPPED: i32 = 6;
     /// Its ranks were started too often in vain; each start was charged already.
