@@ -208,6 +208,7 @@ async fn a_rank_whose_thread_counter_stands_still_for_the_timeout_is_silent_and_
     assert_eq!(ask_of(&bench.news(0).await, 0), &Ask::None);
     let silent = bench.until(|s| s.members.iter().any(|m| !m.live)).await;
     assert_eq!(silent.members[1].activity, "silent");
+    assert!(silent.members[0].live, "whose counter rose had longer");
     assert!(
         start.elapsed() >= Duration::from_secs(5),
         "it had 5 s from its first beat"
