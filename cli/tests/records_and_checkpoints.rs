@@ -5,12 +5,13 @@ use assert_cmd::Command;
 use gradsync_formats::checkpoint::{Group, NamedTensor, Snapshot, TensorType, save};
 use gradsync_formats::identity::{Generation, Incarnation, JobUid, MemberId, PodUid, Position};
 use gradsync_formats::lineage::Lineage;
-use gradsync_formats::manifest::{DataProgress, Fingerprints};
+use gradsync_formats::manifest::{DataProgress, Evaluated, Fingerprints};
 use gradsync_formats::order::Order;
 use gradsync_formats::record::{CommitKind, ComputedPart, RECORD_VERSION, RecordLine, record_file_name};
 use gradsync_formats::run_config::Length;
 use gradsync_formats::store::DirectoryStore;
 use predicates::prelude::*;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -118,7 +119,8 @@ fn write_checkpoint(directory: &Path, commit: u64) {
         },
         world_size: 2,
         agreed_by: 2,
-        evaluation: None,
+        // The lowest loss is that of the first.
+        evaluation: Evaluated::new(commit as f64 / 10.0, &BTreeMap::new()),
         run_config: serde_json::Value::Null,
         written_at: "2026-01-01T00:00:00Z".into(),
         tensors: [
@@ -244,6 +246,7 @@ fn checkpoints_are_listed_inspected_and_exported_from_any_directory_above_them()
     let rows: serde_json::Value = serde_json::from_slice(&list.get_output().stdout).unwrap();
     assert_eq!(rows[0]["usable"], false);
     assert_eq!(rows[1]["progress"]["cursor"], 4);
+    assert_eq!(rows[1]["evaluation"]["loss"], 0.1);
 
     gradsync(&["checkpoint", "inspect", dir.path().to_str().unwrap()])
         .code(0)
@@ -270,6 +273,26 @@ fn checkpoints_are_listed_inspected_and_exported_from_any_directory_above_them()
         model.tensor("counts").unwrap().data(),
         tensor("counts", 1.0).bytes
     );
+}
+
+#[test]
+fn the_best_evaluated_checkpoint_is_marked_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    for commit in [1, 2, 3] {
+        write_checkpoint(dir.path(), commit);
+    }
+    let path = dir.path().to_str().unwrap();
+    let list = gradsync(&["checkpoint", "list", path, "-o", "json"]).code(0);
+    let rows: serde_json::Value = serde_json::from_slice(&list.get_output().stdout).unwrap();
+    let best: Vec<&serde_json::Value> = rows.as_array().unwrap().iter().map(|row| &row["best"]).collect();
+    assert_eq!(best, [false, false, true], "newest first");
+    gradsync(&["checkpoint", "list", path]).code(0).stdout(
+        predicate::str::contains("evaluated loss 0.1 (best)").and(predicate::str::contains("loss 0.3\n")),
+    );
+    gradsync(&["checkpoint", "inspect", path])
+        .code(0)
+        .stdout(predicate::str::contains("evaluation   loss 0.3"))
+        .stdout(predicate::str::contains("agreement    2 ranks"));
 }
 
 #[test]

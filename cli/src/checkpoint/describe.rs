@@ -3,7 +3,7 @@
 use gradsync_formats::checkpoint::{Group, Listing, Snapshot};
 use gradsync_formats::identity::{JobUid, Position};
 use gradsync_formats::lineage::Lineage;
-use gradsync_formats::manifest::{DataProgress, Fingerprints};
+use gradsync_formats::manifest::{DataProgress, Evaluated, Fingerprints};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,11 +28,22 @@ pub struct Row {
     pub bytes: Option<u64>,
     /// When it was written.
     pub written_at: Option<String>,
+    /// What an evaluation of exactly this state found.
+    pub evaluation: Option<Evaluated>,
+    /// Whether no other usable one has a lower evaluated loss, or the same and is older.
+    pub best: bool,
 }
 
 /// The rows of a job's listing, newest first.
 #[must_use]
 pub fn rows(job: &JobUid, listing: &Listing) -> Vec<Row> {
+    let evaluated = listing.whole.iter().rev().filter_map(|whole| {
+        let found = whole.manifest.evaluation.as_ref()?;
+        Some((whole.reference.position, found.loss))
+    });
+    let best = evaluated
+        .min_by(|(_, one), (_, other)| one.total_cmp(other))
+        .map(|(position, _)| position);
     let whole = listing.whole.iter().map(|w| Row {
         job_uid: job.clone(),
         path: w.reference.path.clone(),
@@ -42,6 +53,8 @@ pub fn rows(job: &JobUid, listing: &Listing) -> Vec<Row> {
         progress: Some(w.manifest.progress),
         bytes: Some(w.manifest.parts.iter().map(|p| p.bytes).sum()),
         written_at: Some(w.manifest.written_at.clone()),
+        evaluation: w.manifest.evaluation.clone(),
+        best: best == Some(w.reference.position),
     });
     let passed = listing.passed_over.iter().map(|p| Row {
         job_uid: job.clone(),
@@ -52,6 +65,8 @@ pub fn rows(job: &JobUid, listing: &Listing) -> Vec<Row> {
         progress: None,
         bytes: None,
         written_at: None,
+        evaluation: None,
+        best: false,
     });
     let mut rows: Vec<Row> = whole.chain(passed).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.position));
@@ -69,6 +84,10 @@ impl fmt::Display for Row {
         }
         if let Some(at) = &self.written_at {
             write!(f, ", written {at}")?;
+        }
+        if let Some(found) = &self.evaluation {
+            let best = if self.best { " (best)" } else { "" };
+            write!(f, ", evaluated loss {}{best}", found.loss)?;
         }
         match &self.reason {
             Some(reason) => write!(f, "  not usable: {reason}"),
@@ -97,6 +116,10 @@ pub struct Description {
     pub world_size: u32,
     /// When it was written.
     pub written_at: String,
+    /// Members that agreed on this state, bit for bit; 0 if a member saved it alone.
+    pub agreed_by: u32,
+    /// What an evaluation of exactly this state found.
+    pub evaluation: Option<Evaluated>,
     /// Task, model and data.
     pub fingerprints: Fingerprints,
     /// Digest over the state.
@@ -144,6 +167,8 @@ pub fn describe(path: &str, snapshot: &Snapshot) -> Description {
         micro_batch_size: snapshot.micro_batch_size,
         world_size: snapshot.world_size,
         written_at: snapshot.written_at.clone(),
+        agreed_by: snapshot.agreed_by,
+        evaluation: snapshot.evaluation.clone(),
         fingerprints: snapshot.fingerprints.clone(),
         state_digest: snapshot.state_digest.clone(),
         chain: snapshot.chain.clone(),
@@ -174,6 +199,17 @@ impl fmt::Display for Description {
             .map(|e| format!("{} from commit {}", e.generation, e.base.commit))
             .collect();
         writeln!(f, "  lineage      generations {}", lineage.join(", "))?;
+        match self.agreed_by {
+            0 => writeln!(f, "  agreement    none: saved by one rank alone")?,
+            ranks => writeln!(f, "  agreement    {ranks} ranks, bit for bit")?,
+        }
+        if let Some(found) = &self.evaluation {
+            write!(f, "  evaluation   loss {}", found.loss)?;
+            for (name, value) in &found.metrics {
+                write!(f, ", {name} {value}")?;
+            }
+            writeln!(f)?;
+        }
         writeln!(f, "  layout       {}", self.fingerprints.parameter_layout)?;
         writeln!(f, "  data         {}", self.fingerprints.data)?;
         writeln!(f, "  digest       {}", self.state_digest)?;
