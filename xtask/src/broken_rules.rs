@@ -288,6 +288,42 @@ mod tests {
         }
     }
 
+    /// The invariants of training that `tests/README.md` lists, such as I1.
+    fn listed(index: &str) -> Vec<&str> {
+        let rules = index
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+        rules
+            .filter(|rule| {
+                let mut letters = rule.chars();
+                letters.next().is_some_and(|first| first.is_ascii_uppercase())
+                    && letters.next().is_some_and(|second| second.is_ascii_digit())
+                    && letters.next().is_none()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_invariant_of_the_index_is_broken_and_what_is_looked_for_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+        let list: Vec<Broken> = serde_saphyr::from_str(&read(LIST)).unwrap();
+        let index = read("tests/README.md");
+        let rules = listed(&index);
+        assert!(rules.len() >= 12, "{rules:?}");
+        for rule in rules {
+            assert!(
+                list.iter().any(|entry| entry.rule == rule),
+                "{rule} is never broken"
+            );
+        }
+        for entry in &list {
+            replace_once(&read(entry.file.to_str().unwrap()), entry).unwrap();
+            let name = entry.test.2.rsplit("::").next().unwrap();
+            assert!(index.contains(&format!("`{name}`")), "{name} is not in the index");
+        }
+    }
+
     #[test]
     fn what_is_looked_for_must_stand_exactly_once() {
         assert_eq!(replace_once("a one b", &entry()).unwrap(), "a two b");

@@ -1,4 +1,5 @@
-//! The generated files in the repository are the ones that the code makes now.
+//! The generated files in the repository are the ones that the code makes now. (A package with a test like this one
+//! also has its program built by `cargo test`, which `scripts/drift` uses.)
 
 use std::process::Command;
 
