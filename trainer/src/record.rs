@@ -1,10 +1,10 @@
 //! Writes a member's run record: one file for each generation, one JSON line for each event.
 
-use crate::step::{Fatal, FatalKind, of_io};
+use crate::step::{Fatal, of_io};
 use gradsync_formats::identity::{Generation, JobUid, MemberId, Position};
 use gradsync_formats::record::{RecordLine, record_file_name};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Brings what was written to a file, or the entries of a directory, to the disk.
@@ -172,14 +172,16 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, Fatal> {
 }
 
 fn refused(action: &str, path: &Path, error: &io::Error) -> Fatal {
-    let kind = of_io(error.kind());
-    let way_out = if kind == FatalKind::User {
-        "; free space there"
-    } else {
-        ""
+    let way_out = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free space there",
+        ErrorKind::FileTooLarge => "; raise the limit on the size of one file (ulimit -f)",
+        ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::AlreadyExists => {
+            "; move away what is in the way there"
+        }
+        _ => "",
     };
     Fatal {
-        kind,
+        kind: of_io(error.kind()),
         message: format!("{action} {}: {error}{way_out}", path.display()),
     }
 }

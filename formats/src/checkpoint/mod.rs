@@ -28,7 +28,7 @@ pub use list::{Listing, PassReason, PassedOver, Whole, list_candidates, list_who
 pub use load::{Expected, load, open_path};
 pub use nonce::{NonceError, check_nonce, read_nonce, write_nonce};
 pub use retention::prune;
-pub use save::save;
+pub use save::{save, save_beside_others};
 pub use snapshot::{Group, NamedTensor, Snapshot, TensorSpec, TensorType};
 
 use crate::identity::{JobUid, Position};

@@ -12,14 +12,43 @@ use crate::store::Store;
 /// Writes `snapshot` as a checkpoint of `job` and returns when it would survive a crash of the machine.
 ///
 /// A crash before that leaves earlier checkpoints as they were, and this one is not there or not whole.
-/// If a whole one of the same state is there, nothing is written; several members that hold the same state may
-/// save it at once.
+/// If a whole one of the same state is there, no part is written; its manifest is only if this one knows of an
+/// evaluation, or of more members that agreed.
 ///
 /// # Errors
 /// When the store refuses (nothing half-written counts as a checkpoint), when the state cannot be written
 /// (two tensors of one name, a shape that does not fit, a scalar that JSON lacks), or when a whole
 /// checkpoint of this position holds another state.
 pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<CheckpointRef, CheckpointError> {
+    write(store, job, snapshot, Writers::One)
+}
+
+/// The same where other members that hold this very state may be saving it at this moment: nothing is deleted,
+/// whatever happens, since it may be theirs. Parts that are left of a failure count for nothing.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_beside_others(
+    store: &dyn Store,
+    job: &JobUid,
+    snapshot: &Snapshot,
+) -> Result<CheckpointRef, CheckpointError> {
+    write(store, job, snapshot, Writers::Several)
+}
+
+/// Who may be saving this state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writers {
+    One,
+    Several,
+}
+
+fn write(
+    store: &dyn Store,
+    job: &JobUid,
+    snapshot: &Snapshot,
+    writers: Writers,
+) -> Result<CheckpointRef, CheckpointError> {
     let path = path_of(job, snapshot.position);
     let unsavable = |problem: String| CheckpointError::Unsavable {
         path: path.clone(),
@@ -44,7 +73,14 @@ pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<Chec
         digest: snapshot.state_digest.clone(),
     };
     match verify(store, &path) {
-        Ok(there) if there.parts == manifest.parts && there.chain == manifest.chain => return Ok(reference),
+        Ok(there) if there.parts == manifest.parts && there.chain == manifest.chain => {
+            let better = better(&there, &manifest);
+            if better != there {
+                let encoded = better.encode().map_err(|e| unsavable(e.to_string()))?;
+                store.put(&manifest_key(&path), &encoded)?;
+            }
+            return Ok(reference);
+        }
         Ok(there) => {
             return Err(CheckpointError::Conflict {
                 path,
@@ -57,8 +93,9 @@ pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<Chec
         // Nothing, or parts without a manifest, which another member may be writing just now: the same bytes.
         Err(CheckpointError::Damaged(Damage::Unfinished { .. })) => {}
         // What is left of an attempt that went wrong. Its manifest goes first: a new part under an old
-        // manifest would look like damage.
-        Err(CheckpointError::Damaged(_)) => store.delete(&manifest_key(&path))?,
+        // manifest would look like damage. Beside others it may have been mended by now.
+        Err(CheckpointError::Damaged(_)) if writers == Writers::One => store.delete(&manifest_key(&path))?,
+        Err(CheckpointError::Damaged(_)) => {}
         Err(other) => return Err(other),
     }
     let encoded = manifest.encode().map_err(|e| unsavable(e.to_string()))?;
@@ -73,14 +110,28 @@ pub fn save(store: &dyn Store, job: &JobUid, snapshot: &Snapshot) -> Result<Chec
         {
             return Ok(reference);
         }
-        // A full store needs the space. What cannot be deleted now is harmless: it has no manifest.
-        let _ = store.delete(&manifest_key(&path));
-        for (name, _) in &files {
-            let _ = store.delete(&format!("{path}/{name}"));
+        if writers == Writers::One {
+            // A full store needs the space. What cannot be deleted now is harmless: it has no manifest.
+            let _ = store.delete(&manifest_key(&path));
+            for (name, _) in &files {
+                let _ = store.delete(&format!("{path}/{name}"));
+            }
         }
         return Err(error.into());
     }
     Ok(reference)
+}
+
+/// What is known of the state that both manifests stand for.
+fn better(there: &Manifest, now: &Manifest) -> Manifest {
+    let mut better = there.clone();
+    if now.agreed_by > there.agreed_by {
+        (better.agreed_by, better.world_size) = (now.agreed_by, now.world_size);
+    }
+    if better.evaluation.is_none() {
+        better.evaluation.clone_from(&now.evaluation);
+    }
+    better
 }
 
 fn manifest(job: &JobUid, snapshot: &Snapshot, files: &[(&'static str, Vec<u8>)]) -> Manifest {

@@ -24,7 +24,7 @@ pub fn of_io(kind: ErrorKind) -> FatalKind {
     match kind {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => FatalKind::User,
         // A file lies where a directory belongs, or the other way round: nothing but a user puts it there.
-        ErrorKind::NotADirectory | ErrorKind::IsADirectory => FatalKind::User,
+        ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::AlreadyExists => FatalKind::User,
         _ => FatalKind::Process,
     }
 }
@@ -134,12 +134,13 @@ mod tests {
     use gradsync_formats::identity::Position;
 
     /// As the operating system numbers them.
-    const USERS: [i32; 5] = [
+    const USERS: [i32; 6] = [
         libc::ENOSPC,
         libc::EDQUOT,
         libc::EFBIG,
         libc::ENOTDIR,
         libc::EISDIR,
+        libc::EEXIST,
     ];
     const PLATFORMS: [i32; 11] = [
         libc::EIO,

@@ -2,18 +2,18 @@
 //! proof that all members see the same.
 
 use super::Surroundings;
-use super::again::try_again;
+use super::again::{PATIENTLY, try_again};
 use super::warm::{Best, Warm};
 use crate::state::{Circumstances, TrainingState};
 use crate::step::{Blame as _, Fatal};
 use gradsync_collective::Communicator;
 use gradsync_formats::checkpoint::{
-    self, CheckpointError, CheckpointRef, Damage, Expected, PassReason, Snapshot, Whole, list_candidates,
-    open_path,
+    self, CheckpointError, CheckpointRef, Damage, Expected, Listing, PassReason, Snapshot, Whole,
+    list_candidates, open_path,
 };
 use gradsync_formats::identity::{JobUid, Position};
 use gradsync_formats::lineage::Lineage;
-use gradsync_formats::manifest::{Fingerprints, checkpoint_folder};
+use gradsync_formats::manifest::{Fingerprints, checkpoint_folder, parse_checkpoint_folder};
 use gradsync_formats::run_config::{CheckpointSpec, ResumePolicy};
 use gradsync_formats::store::Store;
 use gradsync_rendezvous::wire::{Plan, SeenCheckpoint};
@@ -48,7 +48,12 @@ pub(crate) struct Found {
     pub(crate) whole: Vec<SeenCheckpoint>,
     /// Another job's, if the policy asks for it.
     pub(crate) resume_from: Option<SeenCheckpoint>,
+    /// The newest that was written and is damaged now, where none is whole.
+    pub(crate) damaged: Option<(Position, String)>,
 }
+
+/// Checkpoints come and go while they are read; so often is the list made anew in which none was whole.
+const LISTINGS: u32 = 3;
 
 impl Checkpoints {
     /// Opens the directory that the configuration names; none without one.
@@ -75,35 +80,28 @@ impl Checkpoints {
         self.spec.shared
     }
 
-    /// Looks what is there. What cannot be read at this time is not taken for damaged: it ends this process
-    /// rather than sending the group back to an older state. What this member knows of the directory already
-    /// is in its `standing`.
+    /// Looks what is there. What cannot be read at this time is not taken for damaged: this fails, with a platform
+    /// fault, rather than sending the group back to an older state. What this member knows of the directory
+    /// already is in its `standing`. That none is whole is an error only for a member that does not hold a
+    /// state: to others it matters only if theirs turns out not to be enough.
     pub(crate) fn look(
         &self,
         job: &JobUid,
         fingerprints: &Fingerprints,
         standing: &Standing,
+        holds_state: bool,
     ) -> Result<Found, Fatal> {
         let damaged = &standing.damaged();
-        let listing = try_again(self.pause, || {
-            let store = self.store.as_ref();
-            let listing =
-                list_candidates(store, job, Some(fingerprints), damaged).map_err(|e| self.unread(e))?;
-            let unreadable = listing
-                .passed_over
-                .iter()
-                .find_map(|passed| match &passed.reason {
-                    PassReason::Unreadable(problem) => Some(problem),
-                    _ => None,
-                });
-            match unreadable {
-                Some(problem) => Err(Fatal::process(format!(
-                    "look for checkpoints in {}: {problem}",
-                    self.store.describe()
-                ))),
-                None => Ok(listing),
+        let mut listing = self.list(job, fingerprints, damaged)?;
+        for _ in 1..LISTINGS {
+            // A part that is gone may have been deleted with its checkpoint, after a newer one was written.
+            let gone =
+                |reason: &PassReason| matches!(reason, PassReason::Damaged(Damage::MissingPart { .. }));
+            if !listing.whole.is_empty() || !listing.passed_over.iter().any(|passed| gone(&passed.reason)) {
+                break;
             }
-        })?;
+            listing = self.list(job, fingerprints, damaged)?;
+        }
         for passed in &listing.passed_over {
             tracing::warn!(path = passed.path, "passing over a checkpoint: {}", passed.reason);
         }
@@ -126,17 +124,28 @@ impl Checkpoints {
             matches!(&passed.reason, PassReason::Damaged(damage) if !matches!(damage, Damage::Unfinished { .. }))
         });
         let newest_damaged = match (newest_damaged, damaged.last()) {
-            (Some(passed), _) => Some(format!("{}: {}", passed.path, passed.reason)),
-            (None, Some(folder)) => Some(format!("{folder}, which could not be loaded")),
+            (Some(passed), _) => Some((
+                Some(passed.position),
+                format!("{}: {}", passed.path, passed.reason),
+            )),
+            (None, Some(folder)) => Some((
+                parse_checkpoint_folder(folder),
+                format!("{folder}, which could not be loaded"),
+            )),
             (None, None) => None,
         };
-        if let (true, Some(newest_damaged)) = (listing.whole.is_empty(), newest_damaged) {
-            return Err(Fatal::user(format!(
-                "resume in {}: none of its {} checkpoints is whole, the newest damaged one is {newest_damaged}; put back \
-                 a copy, or move them away to start from the beginning",
-                self.store.describe(),
-                listing.passed_over.len() + damaged.len(),
-            )));
+        let mut once_whole = None;
+        if let (true, Some((position, newest_damaged))) = (listing.whole.is_empty(), newest_damaged) {
+            if !holds_state {
+                return Err(Fatal::user(format!(
+                    "resume in {}: none of its {} checkpoints is whole, the newest damaged one is {newest_damaged}; \
+                     begin a new run, from a copy of one of them with checkpoint.resume: {{policy: Path, path: ...}}, \
+                     or from the beginning",
+                    self.store.describe(),
+                    listing.passed_over.len() + damaged.len(),
+                )));
+            }
+            once_whole = position.map(|position| (position, checkpoint_folder(position)));
         }
         let mut whole = listing.whole;
         // After a divergence only states on which members agreed are good enough, if there are any.
@@ -147,9 +156,33 @@ impl Checkpoints {
         let whole = whole.iter().take(REPORTED_CHECKPOINTS).map(seen).collect();
         let resume_from = match &self.resume_path {
             None => None,
-            Some(path) => Some(try_again(self.pause, || seen_elsewhere(path))?),
+            Some(path) => Some(seen_elsewhere(path)?),
         };
-        Ok(Found { whole, resume_from })
+        Ok(Found {
+            whole,
+            resume_from,
+            damaged: once_whole,
+        })
+    }
+
+    /// What is there now, all of it readable.
+    fn list(&self, job: &JobUid, fingerprints: &Fingerprints, damaged: &[String]) -> Result<Listing, Fatal> {
+        let store = self.store.as_ref();
+        let listing = list_candidates(store, job, Some(fingerprints), damaged).map_err(|e| self.unread(e))?;
+        let unreadable = listing
+            .passed_over
+            .iter()
+            .find_map(|passed| match &passed.reason {
+                PassReason::Unreadable(problem) => Some(problem),
+                _ => None,
+            });
+        match unreadable {
+            Some(problem) => Err(Fatal::process(format!(
+                "look for checkpoints in {}: {problem}",
+                self.store.describe()
+            ))),
+            None => Ok(listing),
+        }
     }
 
     fn unread(&self, error: CheckpointError) -> Fatal {
@@ -177,7 +210,7 @@ impl Checkpoints {
         if elsewhere {
             expected.job = None;
         }
-        let loaded = try_again(self.pause, || {
+        let loaded = try_again(PATIENTLY, self.pause, || {
             let loaded = if elsewhere {
                 open_path(Path::new(path))
                     .and_then(|(store, reference)| checkpoint::load(&store, &reference.path, &expected))
@@ -200,7 +233,7 @@ impl Checkpoints {
 
     /// The state of the best evaluation on the lineage, by what the manifests say.
     pub(crate) fn best(&self, job: &JobUid, lineage: &Lineage) -> Result<Option<Best>, Fatal> {
-        let best = try_again(self.pause, || {
+        let best = try_again(PATIENTLY, self.pause, || {
             checkpoint::best_evaluated(self.store.as_ref(), job, lineage).map_err(|e| self.unread(e))
         })?;
         Ok(best.map(|(position, found)| Best {
@@ -210,12 +243,14 @@ impl Checkpoints {
     }
 
     /// Writes the state, on which `agreed_by` of the `world_size` members of the lineage's newest generation
-    /// have compared notes.
+    /// have compared notes; without any, others may be writing it too. What the platform refuses is tried `tries`
+    /// times.
     pub(crate) fn write(
         &self,
         warm: &Warm<'_>,
         place: &Place,
         agreed_by: u32,
+        tries: u32,
         around: &Surroundings<'_>,
     ) -> Result<CheckpointRef, Fatal> {
         let position = warm.state.position();
@@ -228,8 +263,18 @@ impl Checkpoints {
             evaluation: warm.evaluation_of(position),
             written_at: around.clock.wall(),
         })?;
-        let saved = checkpoint::save(self.store.as_ref(), around.group.job(), &snapshot)
-            .map_err(|error| self.unwritten(position, error))?;
+        let save = match agreed_by {
+            0 => checkpoint::save_beside_others,
+            _ => checkpoint::save,
+        };
+        let saved = try_again(tries, self.pause, || {
+            save(self.store.as_ref(), around.group.job(), &snapshot).map_err(|error| {
+                let kind = error.kind();
+                let (folder, place) = (checkpoint_folder(position), self.store.describe());
+                let message = format!("write checkpoint {folder} in {place}: {error}");
+                Fatal { kind, message }
+            })
+        })?;
         tracing::info!(path = saved.path, "wrote a checkpoint");
         Ok(saved)
     }
@@ -244,20 +289,16 @@ impl Checkpoints {
     ) -> Result<(), Fatal> {
         let best: Vec<_> = warm.best.iter().map(|best| best.position).collect();
         let (store, job) = (self.store.as_ref(), around.group.job());
-        checkpoint::prune(store, job, self.spec.keep, &place.lineage, saved, &best)
-            .map_err(|error| self.unwritten(saved.position, error))?;
+        checkpoint::prune(store, job, self.spec.keep, &place.lineage, saved, &best).map_err(|error| {
+            let kind = error.kind();
+            let message = format!("delete old checkpoints in {}: {error}", self.store.describe());
+            Fatal { kind, message }
+        })?;
         Ok(())
     }
 
-    fn unwritten(&self, position: Position, error: CheckpointError) -> Fatal {
-        let kind = error.kind();
-        let folder = checkpoint_folder(position);
-        let message = format!("write checkpoint {folder} in {}: {error}", self.store.describe());
-        Fatal { kind, message }
-    }
-
     /// Refuses to start `plan` from what the job's first generation started from, although a later state was
-    /// saved in this directory: `known`, as this process or the run record tells.
+    /// saved in this directory: `known`, as this process, the run record or a damaged checkpoint tells.
     pub(crate) fn refuse_to_start_over(
         &self,
         plan: &Plan,
@@ -296,13 +337,13 @@ impl Checkpoints {
         let store = self.store.as_ref();
         let nonce = uuid::Uuid::new_v4().to_string();
         if first {
-            try_again(self.pause, || {
+            try_again(PATIENTLY, self.pause, || {
                 checkpoint::write_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::of)
             })?;
         }
         let nonce: String = crate::agree::share_document(first.then_some(&nonce), communicator, 0, patience)?;
         if !first {
-            try_again(self.pause, || {
+            try_again(PATIENTLY, self.pause, || {
                 checkpoint::check_nonce(store, &plan.job_uid, plan.generation, &nonce).map_err(Fatal::of)
             })?;
         }

@@ -1,6 +1,7 @@
 //! The end of training: the last evaluation, a comparison of digests, the final checkpoint, a barrier of
 //! all members, and completion, which is acknowledged only after it is persisted.
 
+use super::again::PATIENTLY;
 use super::generation::Entered;
 use super::session::Session;
 use super::warm::Warm;
@@ -20,7 +21,9 @@ pub(crate) fn finish(
 ) -> Result<Summary, StepError> {
     session.evaluate(warm, around)?;
     session.agree(warm, around)?;
-    session.checkpoint(warm, around)?;
+    if let Some(fatal) = session.checkpoint(warm, PATIENTLY, around)? {
+        return Err(fatal.into());
+    }
     barrier(&session.member, around)?;
     let summary = warm.summary(End::Complete)?;
     let report = DoneReport {
@@ -33,7 +36,7 @@ pub(crate) fn finish(
         state_digest: summary.state_digest.clone(),
         final_loss: summary.loss.to_string(),
         metrics: summary.metrics.clone(),
-        checkpoint: session.checkpointed.as_ref().map(|(_, path)| path.clone()),
+        checkpoint: session.checkpoint_path(),
     };
     around.group.alive(Some(warm.progress_report("finished")));
     let deadline = around.clock.now() + around.patience.acknowledgement;

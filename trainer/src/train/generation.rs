@@ -189,6 +189,12 @@ fn live(
     open(warm, entered, communicator, standing, around).map_err(since_began)?;
     let opened = around.clock.now();
     let mut session = Session::new(warm, entered, communicator, around).map_err(since_began)?;
+    if !warm.course.is_finished(&warm.state.progress()) {
+        let since = around.clock.now();
+        session
+            .make_up(warm, around)
+            .map_err(|error| Trouble { error, since })?;
+    }
     let mut first = true;
     loop {
         if warm.course.is_finished(&warm.state.progress()) {
@@ -229,7 +235,7 @@ fn open(
         checkpoints.prove_shared(plan, communicator.as_ref(), around.patience.operation)?;
     }
     warm.agree_on_buckets(communicator.as_ref(), around.patience.operation, around.clock)?;
-    warm.agree_on_best(plan, communicator.as_ref(), around.patience.operation)?;
+    warm.agree_on_past(plan, communicator.as_ref(), around.patience.operation)?;
     communicator
         .barrier(Channel::Control)
         .wait(around.clock.now() + around.patience.connect)?;

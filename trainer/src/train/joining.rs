@@ -44,7 +44,7 @@ impl Attempts {
             }
             Err(GroupError::Refused(refusal)) => match *refusal {
                 Refusal::Finished { reason } => Ok(Attempt::Finished(reason)),
-                refusal => Err(Fatal::refused(refusal)),
+                refusal => Err(refused(&refusal)),
             },
             Err(GroupError::Overtaken) => Ok(Attempt::NotYet(Duration::ZERO)),
             Err(error @ GroupError::Deadline { .. }) => {
@@ -71,9 +71,31 @@ impl Attempts {
     }
 }
 
+/// How a process ends that the service refuses for good. Whose data or model are not the group's, or whose place
+/// is taken, is of no use to a group that may go on without it; what does not even speak the service's language
+/// would be refused at every start.
+pub(super) fn refused(refusal: &Refusal) -> Fatal {
+    match refusal {
+        Refusal::Finished { .. }
+        | Refusal::Failed { .. }
+        | Refusal::UnknownMember { .. }
+        | Refusal::BadToken { .. }
+        | Refusal::DifferentLayout { .. }
+        | Refusal::DifferentData { .. }
+        | Refusal::DifferentDirectory { .. } => Fatal::refused(refusal),
+        Refusal::WrongJob { .. }
+        | Refusal::ProtocolVersion { .. }
+        | Refusal::TooLarge { .. }
+        | Refusal::Malformed { .. } => Fatal::user(refusal),
+        Refusal::StaleGeneration { .. } | Refusal::RateLimited { .. } | Refusal::Unavailable { .. } => {
+            Fatal::process(refusal)
+        }
+    }
+}
+
 /// The pause after the `unanswered`-th attempt: doubled each time up to [`Patience::answer`], and shortened by
 /// up to a half, by another part for each member, so that many do not come back together.
-fn pause(unanswered: u32, patience: &Patience, member: Incarnation) -> Duration {
+pub(super) fn pause(unanswered: u32, patience: &Patience, member: Incarnation) -> Duration {
     let doublings = unanswered.saturating_sub(1).min(20);
     let full = patience
         .join_pause
@@ -89,6 +111,9 @@ fn pause(unanswered: u32, patience: &Patience, member: Incarnation) -> Duration 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::FatalKind;
+    use gradsync_formats::identity::JobUid;
+    use gradsync_rendezvous::wire::PROTOCOL_VERSION;
 
     #[test]
     fn pauses_grow_up_to_the_patience_for_an_answer_and_members_spread() {
@@ -113,5 +138,34 @@ mod tests {
             *firsts.last().unwrap() - firsts[0] > patience.join_pause / 3,
             "they spread"
         );
+    }
+
+    #[test]
+    fn a_refusal_that_any_start_would_meet_is_the_users_and_one_of_this_member_alone_is_not() {
+        let text = || "x".to_owned();
+        let users = [
+            Refusal::Malformed { problem: text() },
+            Refusal::TooLarge { limit: 1 },
+            Refusal::WrongJob {
+                expected: JobUid(text()),
+                given: JobUid("y".into()),
+            },
+            Refusal::ProtocolVersion {
+                supported: PROTOCOL_VERSION,
+                given: PROTOCOL_VERSION,
+            },
+        ];
+        for refusal in users {
+            assert_eq!(refused(&refusal).kind, FatalKind::User, "{refusal}");
+        }
+        let alone = [
+            Refusal::BadToken { problem: text() },
+            Refusal::Failed { reason: text() },
+        ];
+        for refusal in alone {
+            assert_eq!(refused(&refusal).kind, FatalKind::Refused, "{refusal}");
+        }
+        let passing = Refusal::Unavailable { problem: text() };
+        assert_eq!(refused(&passing).kind, FatalKind::Process);
     }
 }

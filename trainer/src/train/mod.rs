@@ -7,6 +7,7 @@ mod closing;
 mod generation;
 mod joining;
 mod leaving;
+mod looking;
 mod obtain;
 mod session;
 mod standing;
@@ -25,6 +26,7 @@ use gradsync_formats::identity::Position;
 use gradsync_formats::store::{Store, StoreError};
 use gradsync_rendezvous::wire::{Ask, LeaveCause, MemberMessage};
 use joining::{Attempt, Attempts};
+use looking::{Look, Looks};
 use standing::{Seen, Standing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -74,8 +76,11 @@ pub struct Patience {
     pub farewell: Duration,
     /// The acknowledgement that completion is persisted.
     pub acknowledgement: Duration,
-    /// The first pause before a checkpoint directory that could not be read is read again; a few more follow,
-    /// each twice as long.
+    /// How long a member that holds no state waits for a checkpoint directory that cannot be read, before it
+    /// joins. One that holds a state waits as long as for a plan.
+    pub directory: Duration,
+    /// In a group, the first pause before what a checkpoint directory refused is tried again; more follow, each
+    /// twice as long, for about two minutes.
     pub reread: Duration,
 }
 
@@ -89,6 +94,7 @@ impl Default for Patience {
             plan: Duration::from_secs(24 * 3600),
             farewell: Duration::from_secs(10),
             acknowledgement: Duration::from_secs(600),
+            directory: Duration::from_secs(120),
             reread: Duration::from_millis(250),
         }
     }
@@ -144,12 +150,17 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
     let mut warm: Option<Warm<'_>> = None;
     let mut last_end: Option<LastEnd> = None;
     let mut attempts = Attempts::default();
+    let mut looks = Looks::default();
     loop {
-        let seen = match &warm {
-            None => Seen::default(),
-            Some(warm) => look_around(warm, &standing, around)?,
+        let seen = match &mut warm {
+            None => Ok(Seen::default()),
+            Some(warm) => look_around(warm, &mut looks, &standing, around)?,
         };
-        let wait = match attempts.join(standing.report(seen), around)? {
+        let attempt = match seen {
+            Ok(seen) => attempts.join(standing.report(seen), around)?,
+            Err(pause) => Attempt::NotYet(pause),
+        };
+        let wait = match attempt {
             Attempt::Finished(reason) => return Ok(finished_elsewhere(warm.as_ref(), &reason)),
             Attempt::Joined(joined) => {
                 if warm
@@ -167,17 +178,23 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
         };
         let deadline = around.clock.now() + wait;
         let next = match around.group.next(standing.left(), deadline) {
-            Err(GroupError::Deadline { .. }) if attempts.are_open() => continue,
+            Err(GroupError::Deadline { .. }) if attempts.are_open() || looks.are_open() => continue,
             next => next.map_err(|error| group_fatal(&error))?,
         };
         match next {
             Next::Floor(floor) => standing.leave(floor, None),
-            Next::Ask(Ask::Rejoin { reason }) => tracing::info!(reason, "joining again"),
+            Next::Ask(Ask::Rejoin { reason }) => {
+                tracing::info!(reason, "joining again");
+                if looks.are_open() {
+                    // It is asked for until it is done, which takes the directory.
+                    std::thread::sleep(around.patience.join_pause);
+                }
+            }
             Next::Ask(Ask::Stop { cause }) => {
                 tracing::info!(reason = cause.reason, "stopping before a group was formed");
                 let position = position_of(warm.as_ref());
                 let checkpoint = match &warm {
-                    Some(warm) => leaving::save_what_is_held(warm, &standing, around)?,
+                    Some(warm) => leaving::save_what_is_held(warm, &standing, around),
                     None => None,
                 };
                 leave(around, LeaveCause::Stopped { position, checkpoint });
@@ -190,12 +207,13 @@ fn outer_loop(tasks: &[Box<dyn Task>], around: &mut Surroundings<'_>) -> Result<
             Next::Ask(Ask::Failed { reason }) => {
                 return Err(Fatal::refused(format!("the job has failed: {reason}")));
             }
-            Next::Ask(Ask::Refused { refusal }) => return Err(Fatal::refused(refusal)),
+            Next::Ask(Ask::Refused { refusal }) => return Err(joining::refused(&refusal)),
             Next::Ask(Ask::None | Ask::Reform { .. }) => {}
             Next::Plan { plan, digest, head } => {
                 // Only who said that it is ready is planned.
                 let Some(warm) = &mut warm else { continue };
                 standing.accept(plan.generation, &digest);
+                warm.accepted = plan.lineage.clone();
                 let generation = plan.generation;
                 let entered = Entered {
                     plan: *plan,
@@ -228,15 +246,22 @@ pub(crate) struct LastEnd {
     pub(crate) aborted: std::time::Instant,
 }
 
-/// What goes into the report before a join: the state held, the listener, the checkpoints in sight.
-fn look_around(warm: &Warm<'_>, standing: &Standing, around: &mut Surroundings<'_>) -> Result<Seen, Fatal> {
+/// What goes into the report before a join: the state held, the listener, the checkpoints in sight. Or, where
+/// these cannot be read now, the pause before the next look.
+fn look_around(
+    warm: &mut Warm<'_>,
+    looks: &mut Looks,
+    standing: &Standing,
+    around: &mut Surroundings<'_>,
+) -> Result<Result<Seen, Duration>, Fatal> {
+    let found = match looks.look(warm, standing, around)? {
+        Look::Found(found) => found,
+        Look::Away(pause) => return Ok(Err(pause)),
+    };
+    warm.damaged = warm.damaged.take().max(found.damaged);
     let addresses = around.transport.listen().map_err(Fatal::process)?;
     let held = warm.held()?;
-    let found = match &warm.checkpoints {
-        Some(checkpoints) => checkpoints.look(around.group.job(), &warm.fingerprints, standing)?,
-        None => checkpoints::Found::default(),
-    };
-    Ok(Seen {
+    Ok(Ok(Seen {
         held,
         addresses,
         run_config_digest: Some(warm.run_config_digest.clone()),
@@ -244,7 +269,7 @@ fn look_around(warm: &Warm<'_>, standing: &Standing, around: &mut Surroundings<'
         directory_nonce: None,
         checkpoints: found.whole,
         resume_from: found.resume_from,
-    })
+    }))
 }
 
 fn leave(around: &mut Surroundings<'_>, cause: LeaveCause) {
@@ -278,7 +303,7 @@ fn nothing_done(warm: Option<&Warm<'_>>, end: End) -> Summary {
 
 fn group_fatal(error: &GroupError) -> Fatal {
     match error {
-        GroupError::Refused(refusal) => Fatal::refused(refusal),
+        GroupError::Refused(refusal) => joining::refused(refusal),
         GroupError::AgentGone(_) => Fatal::abandoned(error),
         GroupError::Overtaken | GroupError::Deadline { .. } => Fatal::process(error),
     }

@@ -91,7 +91,8 @@ impl Warm<'_> {
             Some(directory) => record::newest_checkpoint(directory, &plan.job_uid)?,
             None => None,
         };
-        checkpoints.refuse_to_start_over(plan, recorded.max(self.saved.clone()))
+        let known = recorded.max(self.saved.clone()).max(self.damaged.clone());
+        checkpoints.refuse_to_start_over(plan, known)
     }
 
     fn obtain_checkpoint(
@@ -106,11 +107,15 @@ impl Warm<'_> {
         let Some(checkpoints) = &self.checkpoints else {
             return Err(Fatal::user(format!("load {path}: no checkpoint.directory is configured")).into());
         };
-        if checkpoints.is_shared() || rank == 0 {
+        let shared = checkpoints.is_shared();
+        if shared || rank == 0 {
             match checkpoints.load(&plan.job_uid, path, &self.fingerprints, &self.state) {
                 Ok(snapshot) => {
                     self.check_order(path, &snapshot)?;
                     self.state.restore(&snapshot)?;
+                    if let Some(found) = &snapshot.evaluation {
+                        self.note_evaluated(plan.base.position, found);
+                    }
                     if !Path::new(path).is_absolute() {
                         self.saved = Some((plan.base.position, path.to_owned()));
                     }
@@ -122,7 +127,7 @@ impl Warm<'_> {
                 Err(LoadError::Fatal(fatal)) => return Err(fatal.into()),
             }
         }
-        if !checkpoints.is_shared() {
+        if !shared {
             // Only rank 0 sees the directory: everybody takes its state.
             crate::agree::broadcast_state(&mut self.state, communicator, 0, patience)?;
         }

@@ -1,5 +1,6 @@
 //! A live generation: steps, and what is done at the boundaries between them.
 
+use super::again::BRIEFLY;
 use super::checkpoints::Place;
 use super::closing;
 use super::generation::{Entered, Left};
@@ -8,7 +9,7 @@ use super::{End, Surroundings};
 use crate::evaluation;
 use crate::group::Asked;
 use crate::record::Recorder;
-use crate::step::{self, Committed, Fatal, Member, SharedStrategy, StepError, Wants};
+use crate::step::{self, Committed, Fatal, FatalKind, Member, SharedStrategy, StepError, Wants};
 use crate::strategy::{Trace, select};
 use gradsync_collective::{AbortCause, CollectiveError, Communicator};
 use gradsync_formats::identity::Position;
@@ -27,8 +28,9 @@ pub(crate) struct Session {
     evaluated: Option<Position>,
     /// The state on which all members compared notes last in this generation, and agreed.
     agreed: Option<Position>,
-    /// The state that was checkpointed last in this generation, and where.
-    pub(crate) checkpointed: Option<(Position, String)>,
+    /// The state of which a checkpoint was to be written last in this generation; and where it is, if this
+    /// member knows that it was.
+    checkpointed: Option<(Position, Option<String>)>,
     place: Place,
     agreement: AgreementBudget,
 }
@@ -86,9 +88,26 @@ impl Session {
             evaluated: None,
             agreed: None,
             checkpointed: None,
-            place: place.clone(),
+            place,
             agreement: AgreementBudget::default(),
         })
+    }
+
+    /// Does what the generation before did not come to at the boundary where it ended.
+    pub(crate) fn make_up(
+        &mut self,
+        warm: &mut Warm<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<(), StepError> {
+        let undone = warm.undone;
+        if undone.evaluation {
+            self.evaluate(warm, around)?;
+        }
+        let newly_best = undone.evaluation && warm.is_best();
+        if newly_best || undone.checkpoint && (warm.checkpoint_is_due() || warm.is_best()) {
+            self.checkpoint_or_go_on(warm, around)?;
+        }
+        Ok(())
     }
 
     /// One step and its boundary. Something is returned when the generation ends here.
@@ -172,7 +191,7 @@ impl Session {
         }
         let leaving = agreed.stop || agreed.reform;
         if warm.checkpoint_is_due() || warm.is_best() || agreed.stop || agreed.checkpoint {
-            self.checkpoint(warm, around)?;
+            self.checkpoint_or_go_on(warm, around)?;
         }
         if !leaving {
             return Ok(None);
@@ -183,7 +202,7 @@ impl Session {
             closing::barrier(&self.member, around)?;
             let cause = LeaveCause::Stopped {
                 position: committed.position,
-                checkpoint: self.checkpointed.as_ref().map(|(_, path)| path.clone()),
+                checkpoint: self.checkpoint_path(),
             };
             super::leave(around, cause);
             let summary = warm.summary(End::Stopped).map_err(StepError::from)?;
@@ -250,20 +269,42 @@ impl Session {
         Ok(())
     }
 
-    /// Writes a checkpoint of the state: rank 0 does, the others go on and wait for it in their next
-    /// collective operation. Before it begins all members have brought their records to the disk, so that the
-    /// checkpoint is never ahead of what proves it, and agree on the state that it will hold.
-    pub(crate) fn checkpoint(
+    /// Where the checkpoint is that was written last, if this member knows.
+    pub(crate) fn checkpoint_path(&self) -> Option<String> {
+        let (_, path) = self.checkpointed.as_ref()?;
+        path.clone()
+    }
+
+    /// Writes a checkpoint of the state. A directory that is away costs this one: the state is in memory, and
+    /// the next one is written when it is due.
+    fn checkpoint_or_go_on(
         &mut self,
         warm: &mut Warm<'_>,
         around: &mut Surroundings<'_>,
     ) -> Result<(), StepError> {
+        if let Some(fatal) = self.checkpoint(warm, BRIEFLY, around)? {
+            tracing::error!("going on without this checkpoint: {fatal}");
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint of the state: rank 0 does, trying so often; the others go on and wait for it in their
+    /// next collective operation. Before it begins all members have brought their records to the disk, so that
+    /// the checkpoint is never ahead of what proves it, and agree on the state that it will hold.
+    ///
+    /// Returns the platform fault for which rank 0 could not write it.
+    pub(crate) fn checkpoint(
+        &mut self,
+        warm: &mut Warm<'_>,
+        tries: u32,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Option<Fatal>, StepError> {
         let position = warm.state.position();
         if self.checkpointed.as_ref().is_some_and(|(at, _)| *at == position) {
-            return Ok(());
+            return Ok(None);
         }
         if warm.checkpoints.is_none() {
-            return Ok(());
+            return Ok(None);
         }
         self.recorder.sync(around.to_disk)?;
         if self.agreed == Some(position) {
@@ -271,27 +312,35 @@ impl Session {
         } else {
             self.agree(warm, around)?;
         }
-        let Some(checkpoints) = &warm.checkpoints else {
-            return Ok(());
+        self.checkpointed = Some((position, None));
+        let Some(checkpoints) = warm.checkpoints.as_ref().filter(|_| self.member.rank == 0) else {
+            return Ok(None);
         };
         let path = gradsync_formats::manifest::checkpoint_folder(position);
-        if self.member.rank == 0 {
-            around
-                .group
-                .alive(Some(warm.progress_report("writing checkpoint")));
-            let began = around.clock.now();
-            let saved = checkpoints.write(warm, &self.place, self.member.world_size, around)?;
-            checkpoints.prune(warm, &self.place, &saved, around)?;
-            let seconds = around.clock.now().saturating_duration_since(began).as_secs_f64();
-            self.recorder.write(&RecordLine::Checkpointed {
-                position,
-                path: path.clone(),
-                seconds,
-            })?;
+        around
+            .group
+            .alive(Some(warm.progress_report("writing checkpoint")));
+        let began = around.clock.now();
+        let saved = match checkpoints.write(warm, &self.place, self.member.world_size, tries, around) {
+            Err(fatal) if fatal.kind == FatalKind::Process => return Ok(Some(fatal)),
+            written => written?,
+        };
+        match checkpoints.prune(warm, &self.place, &saved, around) {
+            Err(fatal) if fatal.kind == FatalKind::Process => {
+                tracing::error!("keeping superfluous checkpoints until the next one: {fatal}");
+            }
+            pruned => pruned?,
         }
+        let seconds = around.clock.now().saturating_duration_since(began).as_secs_f64();
+        self.recorder.write(&RecordLine::Checkpointed {
+            position,
+            path: path.clone(),
+            seconds,
+        })?;
+        // The others know of it by that line, once it is there: until then it may come to nothing.
         warm.saved = Some((position, path.clone()));
-        self.checkpointed = Some((position, path));
-        Ok(())
+        self.checkpointed = Some((position, Some(path)));
+        Ok(None)
     }
 
     /// Publishes how long each phase took on the way into this generation.

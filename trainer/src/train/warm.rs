@@ -9,7 +9,8 @@ use crate::state::TrainingState;
 use crate::step::{Committed, Course, Fatal, StepError, WorkContext};
 use crate::task::{DataSource, GivenParameters, Normalisation, Parameters, Split, Task};
 use gradsync_collective::Communicator;
-use gradsync_formats::identity::Position;
+use gradsync_formats::identity::{Generation, Position};
+use gradsync_formats::lineage::Lineage;
 use gradsync_formats::manifest::{DataProgress, Evaluated, Fingerprints};
 use gradsync_formats::run_config::RunConfig;
 use gradsync_rendezvous::wire::{HeldState, Plan, Progress};
@@ -33,8 +34,14 @@ pub(crate) struct Warm<'t> {
     evaluated: Option<(Position, Evaluation)>,
     /// The newest checkpoint of this job that this process knows to have been whole.
     pub(crate) saved: Option<(Position, String)>,
+    /// The newest that was found to be damaged when none was whole.
+    pub(crate) damaged: Option<(Position, String)>,
     /// The group that this process is in, or was in last.
     pub(crate) place: Option<Place>,
+    /// The lineage of the last plan that was accepted, whether or not its group came to be.
+    pub(crate) accepted: Lineage,
+    /// What is still to be done at the boundary that the present generation started from.
+    pub(crate) undone: Undone,
     metrics: BTreeMap<String, f64>,
     pub(super) task: &'t dyn Task,
     pub(super) parameters: Parameters,
@@ -103,7 +110,10 @@ impl<'t> Warm<'t> {
             best: None,
             evaluated: None,
             saved: None,
+            damaged: None,
             place: None,
+            accepted: Lineage::default(),
+            undone: Undone::default(),
             metrics: BTreeMap::new(),
             task,
             parameters,
@@ -117,8 +127,7 @@ impl<'t> Warm<'t> {
         })
     }
 
-    /// What a step and an evaluation need besides the state.
-    /// The state beside it, to change.
+    /// What a step and an evaluation need besides the state, and the state, to change.
     pub(crate) fn parts<'a>(&'a mut self, clock: &'a dyn Clock) -> (WorkContext<'a>, &'a mut TrainingState) {
         let context = WorkContext {
             task: self.task,
@@ -183,22 +192,49 @@ impl<'t> Warm<'t> {
         self.state.adopt_buckets(&agreed)
     }
 
-    /// Agrees on the best evaluation so far: rank 0's, by the checkpoints that it sees.
-    pub(crate) fn agree_on_best(
+    /// Agrees on what was found and done up to the base: what rank 0 knows, by the checkpoints that it sees and
+    /// by its memory.
+    pub(crate) fn agree_on_past(
         &mut self,
         plan: &Plan,
         communicator: &dyn Communicator,
         patience: Duration,
     ) -> Result<(), StepError> {
-        let Some(checkpoints) = &self.checkpoints else {
-            return Ok(());
-        };
-        let mut best = None;
+        let mut past = None;
         if communicator.identity().rank == 0 {
-            best = Some(checkpoints.best(&plan.job_uid, &plan.lineage)?);
+            past = Some(self.past(plan)?);
         }
-        self.best = crate::agree::share_document(best.as_ref(), communicator, 0, patience)?;
+        let past: Past = crate::agree::share_document(past.as_ref(), communicator, 0, patience)?;
+        self.best = past.best;
+        // A boundary that another job, or nobody, came to is not made up for.
+        let ours = plan.base.position.commit > 0 && plan.base.position.generation != Generation::NONE;
+        self.undone = Undone {
+            evaluation: ours && !past.evaluated && self.evaluation_is_due(),
+            checkpoint: ours && !past.saved,
+        };
         Ok(())
+    }
+
+    fn past(&self, plan: &Plan) -> Result<Past, Fatal> {
+        let position = plan.base.position;
+        let mut best = match &self.checkpoints {
+            Some(checkpoints) => checkpoints.best(&plan.job_uid, &plan.lineage)?,
+            None => None,
+        };
+        let evaluated = self.evaluated.as_ref().filter(|(at, _)| *at == position);
+        if let Some((_, found)) = evaluated
+            && is_better(found.loss, best.as_ref())
+        {
+            let loss = found.loss;
+            best = Some(Best { position, loss });
+        }
+        let is_at =
+            |known: &Option<(Position, String)>| known.as_ref().is_some_and(|(at, _)| *at == position);
+        Ok(Past {
+            best,
+            evaluated: evaluated.is_some(),
+            saved: is_at(&self.saved) && !is_at(&self.damaged),
+        })
     }
 
     /// Takes note of a commit.
@@ -211,13 +247,18 @@ impl<'t> Warm<'t> {
     pub(crate) fn note_evaluation(&mut self, position: Position, found: &Evaluation) {
         self.metrics.clone_from(&found.metrics);
         self.evaluated = Some((position, found.clone()));
-        let better = |best: &Best| found.loss < best.loss;
-        if found.loss.is_finite() && self.best.as_ref().is_none_or(better) {
+        if is_better(found.loss, self.best.as_ref()) {
             self.best = Some(Best {
                 position,
                 loss: found.loss,
             });
         }
+    }
+
+    /// Takes note of an evaluation that a checkpoint tells of.
+    pub(super) fn note_evaluated(&mut self, position: Position, found: &Evaluated) {
+        let (loss, metrics) = (found.loss, found.metrics.clone());
+        self.evaluated = Some((position, Evaluation { loss, metrics }));
     }
 
     /// What an evaluation of exactly the state at `position` found.
@@ -289,6 +330,28 @@ impl<'t> Warm<'t> {
             },
         })
     }
+}
+
+/// What was found and done up to the base of a generation.
+#[derive(Debug, Serialize, Deserialize)]
+struct Past {
+    best: Option<Best>,
+    /// Whether the base was evaluated.
+    evaluated: bool,
+    /// Whether a checkpoint of the base was written.
+    saved: bool,
+}
+
+/// What a generation that ended at a boundary did not come to there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Undone {
+    pub(crate) evaluation: bool,
+    /// No checkpoint is known, which is a lack only if one is due.
+    pub(crate) checkpoint: bool,
+}
+
+fn is_better(loss: f64, best: Option<&Best>) -> bool {
+    loss.is_finite() && best.is_none_or(|best| loss < best.loss)
 }
 
 /// The best evaluated state so far.

@@ -8,6 +8,7 @@ mod count;
 mod failures;
 mod invariants;
 mod leaving;
+mod outages;
 mod saved;
 mod sometimes;
 mod storage;

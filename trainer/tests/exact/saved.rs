@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 
 /// Six steps of `world` members, a checkpoint at every second; a bit of rank 0's memory flips right before the
 /// fourth step's, once.
@@ -76,8 +77,8 @@ fn every_members_record_is_on_the_disk_before_a_checkpoint_of_its_steps_begins()
     let mut run = Run::new(saving("cnn", 6), 3, &builtin);
     run.records = Some(records.path().into());
     let store = Arc::clone(&run.store);
-    // Which record had how many commits when it was brought to the disk, and which objects were there then.
-    type Synced = Vec<(String, u64, usize)>;
+    // Who brought which record with how many commits to the disk, and how many objects were there then.
+    type Synced = Vec<(ThreadId, (String, u64, usize))>;
     let synced: Arc<Mutex<Synced>> = Arc::default();
     let noted = Arc::clone(&synced);
     run.synced = Some(Arc::new(move |path: &Path| {
@@ -87,23 +88,45 @@ fn every_members_record_is_on_the_disk_before_a_checkpoint_of_its_steps_begins()
         let keys = gradsync_formats::store::Store::list(store.as_ref(), "").unwrap();
         let checkpoints = keys.iter().filter(|key| key.contains("/step-")).count();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        noted.lock().unwrap().push((name, commits(path), checkpoints));
+        let entry = (name, commits(path), checkpoints);
+        noted.lock().unwrap().push((std::thread::current().id(), entry));
     }));
-    let (results, _, _) = run.go(|_, _| Watch::default());
+    let threads: Mutex<BTreeMap<u32, ThreadId>> = Mutex::default();
+    let (results, _, _) = run.go(|slot, _| {
+        let threads = &threads;
+        watch(move |_, _| {
+            threads.lock().unwrap().insert(slot, std::thread::current().id());
+        })
+    });
     results.iter().for_each(|result| assert!(result.is_ok()));
 
-    let synced = synced.lock().unwrap();
-    let names: std::collections::BTreeSet<&String> = synced.iter().map(|(name, ..)| name).collect();
+    let (synced, threads) = (synced.lock().unwrap(), threads.lock().unwrap());
+    let names: std::collections::BTreeSet<&String> = synced.iter().map(|(_, (name, ..))| name).collect();
     assert_eq!(names.len(), 3, "one for each member");
-    let per_checkpoint = synced.iter().map(|(.., checkpoints)| *checkpoints).max().unwrap() / 2;
+    let counts = synced.iter().map(|(_, (.., checkpoints))| *checkpoints);
+    let per_checkpoint = counts.max().unwrap() / 2;
     for name in names {
+        let own_thread = threads[&slot_of(&records.path().join(name))];
         for (number, commit) in [2, 4, 6].into_iter().enumerate() {
-            // When it was brought there with so many commits, nothing of their checkpoint was written yet.
-            let in_time = synced.iter().any(|(of, commits, checkpoints)| {
-                of == name && *commits == commit && *checkpoints == number * per_checkpoint
+            // When its own member brought it there with so many commits, nothing of their checkpoint was
+            // written yet.
+            let in_time = synced.iter().any(|(by, (of, commits, checkpoints))| {
+                *by == own_thread
+                    && of == name
+                    && *commits == commit
+                    && *checkpoints == number * per_checkpoint
             });
             assert!(in_time, "{name} at commit {commit}: {synced:?}");
         }
+    }
+}
+
+/// The slot of the member that writes a record.
+fn slot_of(path: &Path) -> u32 {
+    let text = std::fs::read_to_string(path).unwrap();
+    match serde_json::from_str(text.lines().next().unwrap()).unwrap() {
+        RecordLine::Opened { member, .. } => member.slot,
+        other => panic!("a record begins with {other:?}"),
     }
 }
 
@@ -126,7 +149,7 @@ fn evaluating(steps: u64, learning_rate: f64) -> RunConfig {
 }
 
 /// The evaluated losses by commit.
-fn evaluated(records: &Path) -> BTreeMap<u64, f64> {
+pub fn evaluated(records: &Path) -> BTreeMap<u64, f64> {
     let files = std::fs::read_dir(records).unwrap();
     let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
     let lines: Vec<RecordLine> = texts

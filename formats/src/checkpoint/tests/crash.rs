@@ -145,15 +145,64 @@ fn members_that_save_the_same_state_at_once_never_take_it_away_from_each_other()
     for change in 0..=CHANGES {
         // The other one is through when the first has only looked, and then the first one fails.
         let meanwhile = |store: &MemoryStore| {
-            save(store, &job(), &other).unwrap();
+            save_beside_others(store, &job(), &other).unwrap();
             store.set_fault(Some(Fault::Refuse(change)));
         };
         let store = Overtaken {
             inner: MemoryStore::new(),
             meanwhile: &meanwhile,
         };
-        save(&store, &job(), &s).unwrap();
+        save_beside_others(&store, &job(), &s).unwrap();
         store.inner.set_fault(None);
         verify(&store.inner, "job-1/step-7-g2").unwrap();
+    }
+}
+
+#[test]
+fn a_save_beside_others_that_fails_leaves_what_another_is_halfway_through() {
+    let s = snapshot(at(2, 7));
+    let whole = MemoryStore::new();
+    save(&whole, &job(), &s).unwrap();
+    let parts = whole.list("").unwrap();
+    let manifest = "job-1/step-7-g2/manifest.json";
+    let copy = |key: &str, store: &MemoryStore| store.put(key, &whole.get(key).unwrap()).unwrap();
+    for refused in 0..CHANGES {
+        let asked = std::sync::atomic::AtomicU32::new(0);
+        // The other one has put its parts when the first one looks, and puts its manifest when the first one has
+        // failed and looked again.
+        let meanwhile = |store: &MemoryStore| {
+            store.set_fault(None);
+            match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                0 => parts
+                    .iter()
+                    .filter(|key| *key != manifest)
+                    .for_each(|key| copy(key, store)),
+                _ => copy(manifest, store),
+            }
+            store.set_fault(Some(Fault::Refuse(refused)));
+        };
+        let store = Overtaken {
+            inner: MemoryStore::new(),
+            meanwhile: &meanwhile,
+        };
+        save_beside_others(&store, &job(), &s).unwrap_err();
+        store.inner.set_fault(None);
+        assert_loads(&store.inner, &s);
+    }
+}
+
+#[test]
+fn a_save_of_what_is_there_adds_what_is_known_now_and_takes_nothing_away() {
+    let store = MemoryStore::new();
+    let mut alone = snapshot(at(2, 7));
+    alone.agreed_by = 0;
+    save_beside_others(&store, &job(), &alone).unwrap();
+    let mut evaluated = snapshot(at(2, 7));
+    evaluated.evaluation = crate::manifest::Evaluated::new(0.5, &std::collections::BTreeMap::new());
+    for (saved, changes) in [(&evaluated, 1), (&alone, 0), (&evaluated, 0)] {
+        store.set_fault(None);
+        save(&store, &job(), saved).unwrap();
+        assert_eq!(store.changes(), changes, "the manifest alone, or nothing");
+        assert_loads(&store, &evaluated);
     }
 }

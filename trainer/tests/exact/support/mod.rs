@@ -5,12 +5,14 @@ mod images;
 mod meddle;
 mod rendezvous;
 mod run;
+mod store;
 mod watch;
 
 pub use images::cnn;
 pub use meddle::{Act, MeddledTask, meddle};
 pub use rendezvous::{LostJoins, MemoryGroup, Rendezvous, job};
 pub use run::{Run, Wire, audit, copy_store, die, recoveries};
+pub use store::Call;
 pub use watch::{Captured, Watch, distance, watch};
 
 use gradsync_formats::run_config::RunConfig;

@@ -1,5 +1,6 @@
 //! Runs all ranks of a group to their end, and reads what they left behind.
 
+use super::store::{Told, ToldStore};
 use super::{LostJoins, MemoryGroup, Rendezvous};
 use gradsync_collective::{Communicator, in_process};
 use gradsync_formats::audit::{Given, RecordFile, Verdict};
@@ -60,10 +61,14 @@ impl Transport for InProcess {
     }
 }
 
+/// Told of a connection before it is made; an error is what comes of it.
+pub type Connecting = Arc<dyn Fn(&Plan, &PlanHead) -> Result<(), ConnectFailure> + Send + Sync>;
+
 /// Either transport, with what the test puts around it.
 struct Wrapped {
     inner: Box<dyn Transport>,
     wrap: Option<Wrap>,
+    connecting: Option<Connecting>,
 }
 
 impl Transport for Wrapped {
@@ -78,6 +83,9 @@ impl Transport for Wrapped {
         agreement: &Agreement,
         within: Duration,
     ) -> Result<Arc<dyn Communicator>, ConnectFailure> {
+        if let Some(connecting) = &self.connecting {
+            connecting(plan, head)?;
+        }
         let communicator = self.inner.connect(plan, head, agreement, within)?;
         Ok(match &self.wrap {
             Some(wrap) => wrap(communicator),
@@ -123,6 +131,8 @@ impl std::io::Write for Log {
     }
 }
 
+const OPERATION: Duration = Duration::from_secs(60);
+
 /// Told of a file that is brought to the disk.
 pub type Synced = Arc<dyn Fn(&Path) + Send + Sync>;
 
@@ -137,6 +147,11 @@ pub struct Run<'a> {
     pub records: Option<PathBuf>,
     pub saved: Saved,
     pub wrap: Option<Wrap>,
+    pub connecting: Option<Connecting>,
+    /// Told of what ranks ask of the store.
+    pub told: Option<Told>,
+    /// How long a rank without a state waits for a directory that is away.
+    pub directory: Duration,
     /// The share of the parts that each rank takes instead of its own.
     pub shares: Option<Vec<u32>>,
     pub log: Log,
@@ -163,6 +178,9 @@ impl<'a> Run<'a> {
             records: None,
             saved: Saved::default(),
             wrap: None,
+            connecting: None,
+            told: None,
+            directory: OPERATION,
             shares: None,
             log: Log::default(),
             synced: None,
@@ -232,7 +250,6 @@ impl<'a> Run<'a> {
         hub: &Arc<Hub>,
         observer: &mut dyn Observer,
     ) -> Result<Summary, Fatal> {
-        const OPERATION: Duration = Duration::from_secs(60);
         let inner: Box<dyn Transport> = match self.wire {
             Wire::Memory => Box::new(InProcess(Arc::clone(hub))),
             Wire::Tcp => Box::new(TcpTransport::new(IpAddr::V4(Ipv4Addr::LOCALHOST), OPERATION)),
@@ -240,16 +257,21 @@ impl<'a> Run<'a> {
         let mut transport = Wrapped {
             inner,
             wrap: self.wrap.clone(),
+            connecting: self.connecting.clone(),
         };
         let tasks = (self.tasks)(slot);
-        let store = Arc::clone(&self.store);
+        let inner = Arc::clone(&self.store);
+        let store: Arc<dyn Store> = match self.told.clone() {
+            Some(told) => Arc::new(ToldStore { inner, told }),
+            None => inner,
+        };
         train(
             &tasks,
             &mut Surroundings {
                 group,
                 transport: &mut transport,
                 clock: &SystemClock,
-                open_store: &move |_| Ok(Arc::clone(&store) as Arc<dyn Store>),
+                open_store: &move |_| Ok(Arc::clone(&store)),
                 observer,
                 paths: PathMap::default(),
                 records: self.records.clone(),
@@ -261,7 +283,9 @@ impl<'a> Run<'a> {
                 },
                 patience: Patience {
                     operation: OPERATION,
+                    answer: Duration::from_millis(200),
                     join_pause: Duration::from_millis(20),
+                    directory: self.directory,
                     plan: OPERATION,
                     reread: Duration::ZERO,
                     ..Patience::default()
