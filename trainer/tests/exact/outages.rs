@@ -196,29 +196,6 @@ fn one_damaged_checkpoint_does_not_matter_to_members_that_all_hold_the_state() {
     }
 }
 
-#[test]
-fn members_that_hold_different_states_do_not_start_over_where_the_only_checkpoint_is_damaged() {
-    let mut config = saving("cnn", 8);
-    config.checkpoint.as_mut().unwrap().keep = 1;
-    let run = Run::new(config, 2, &builtin);
-    let store = Arc::clone(&run.store);
-    let died = AtomicBool::new(false);
-    let (results, watches, service) = run.go(|slot, _| {
-        let (store, died) = (Arc::clone(&store), &died);
-        watch(move |_, committed| {
-            let now = slot == 1 && committed.position.commit == 5;
-            if now && !died.swap(true, Ordering::Relaxed) {
-                let key = format!("{}/step-4-g1/parameters.safetensors", job());
-                assert!(store.damage(&key, |bytes| bytes[9] ^= 1));
-                die();
-            }
-        })
-    });
-    assert!(results.iter().all(Result::is_err));
-    assert!(failure(&service).contains("step-4-g1"), "{}", failure(&service));
-    assert!(watches[0].last().commit <= 5, "no step from the beginning");
-}
-
 /// A checkpoint and an evaluation at every second step.
 fn evaluating(steps: u64) -> RunConfig {
     let mut config = saving("cnn", steps);
