@@ -25,6 +25,9 @@ const DEADLINE: Duration = Duration::from_secs(900);
 /// Lines of output shown of a test that did not do what is expected.
 const SHOWN: usize = 40;
 
+/// Characters of each that are shown.
+const WIDTH: usize = 400;
+
 /// One rule, how it is broken, and the test that must see it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,7 +98,9 @@ pub(crate) fn run(root: &Path, args: &BrokenRulesArgs) -> anyhow::Result<()> {
         if verdict != Verdict::Seen {
             missed += 1;
             let from = output.len().saturating_sub(SHOWN);
-            println!("{}", output[from..].join("\n"));
+            for line in &output[from..] {
+                println!("{}", line.chars().take(WIDTH).collect::<String>());
+            }
         }
     }
     if missed > 0 {
