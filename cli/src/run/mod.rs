@@ -7,6 +7,7 @@ pub mod changes;
 pub mod chart;
 pub mod finish;
 pub mod history;
+pub mod idle;
 pub mod kept;
 pub mod launch;
 pub mod launcher;

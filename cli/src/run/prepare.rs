@@ -189,6 +189,14 @@ fn fill(
     if found.run_config.checkpoint.is_none() {
         notes.push("spec.checkpoint is absent: nothing is kept if the run is stopped or fails".to_owned());
     }
+    notes.extend(
+        manifest
+            .warnings
+            .iter()
+            .map(|problem| format!("warning: {problem}")),
+    );
+    let workers = request.workers.unwrap_or(found.run_config.workers.replicas);
+    notes.extend(super::idle::idle_ranks(&found.run_config, workers));
     let job_uid = persist.job_uid().clone();
     let mut object = manifest.object.clone();
     object["metadata"]["uid"] = Value::String(job_uid.0.clone());
@@ -199,7 +207,7 @@ fn fill(
     let json = serde_json::to_vec_pretty(&origin).context("write run.json")?;
     output.write("run.json", &json)?;
     Ok(Filled {
-        workers: request.workers.unwrap_or(found.run_config.workers.replicas),
+        workers,
         found,
         persist,
         saved,

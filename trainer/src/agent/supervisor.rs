@@ -223,6 +223,7 @@ impl Supervisor {
                 actions.push(Action::Join(Box::new(request)));
             }
             FromRank::Report { number, message } => {
+                running.leaving |= matches!(message, MemberMessage::Leave { .. });
                 if let MemberMessage::Leave {
                     cause: LeaveCause::Fatal { error },
                 } = &message
@@ -345,9 +346,10 @@ impl Supervisor {
         let silent = |rank: &Rank| match &rank.life {
             Life::Running(running) => {
                 let silence = self.worked.saturating_sub(running.heard_at);
-                let (limit, what) = match running.heard {
-                    true => (SILENCE_LIMIT, "no sign of life"),
-                    false => (FIRST_SIGN_LIMIT, "no first sign of life since its start"),
+                let (limit, what) = match (running.heard, running.leaving) {
+                    (_, true) => (FIRST_SIGN_LIMIT, "no end since it left"),
+                    (true, false) => (SILENCE_LIMIT, "no sign of life"),
+                    (false, false) => (FIRST_SIGN_LIMIT, "no first sign of life since its start"),
                 };
                 (silence > limit).then(|| format!("{what} for {} s", limit.as_secs()))
             }

@@ -22,6 +22,8 @@ pub(super) struct Running {
     pub(super) told: Option<ToRank>,
     /// It was told that there is nothing left to do for it.
     pub(super) told_end: bool,
+    /// It has said that it leaves: it beats no more, and how it ends is still to come.
+    pub(super) leaving: bool,
     /// The first commit seen in its beats, to know whether it has made another.
     pub(super) first_commit: Option<u64>,
     pub(super) last_commit: u64,
@@ -53,6 +55,7 @@ impl Running {
             news: None,
             told: None,
             told_end: false,
+            leaving: false,
             first_commit: None,
             last_commit: 0,
             step_counter: 0,

@@ -356,6 +356,24 @@ fn a_silent_rank_is_killed_once() {
 }
 
 #[test]
+fn a_rank_that_has_left_may_take_its_time_to_end_but_not_for_ever() {
+    let mut agent = agent(1);
+    beat(&mut agent, 0, 1, None);
+    let message = FromRank::Report {
+        number: 1,
+        message: MemberMessage::Leave {
+            cause: LeaveCause::Fatal {
+                error: "read /data: no such file".into(),
+            },
+        },
+    };
+    agent.handle(Event::FromRank { local: 0, message });
+    // It unloads its libraries on a machine that is busy: what it ended with must not be lost to a kill.
+    assert_eq!(work(&mut agent, FIRST_SIGN_LIMIT.as_secs()), []);
+    assert!(matches!(work(&mut agent, 1)[..], [Action::Kill { local: 0, .. }]));
+}
+
+#[test]
 fn an_agent_that_stood_still_itself_kills_nobody_and_then_counts_on() {
     let mut agent = agent(1);
     for counter in 1..=5 {
