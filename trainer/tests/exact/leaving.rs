@@ -10,7 +10,8 @@ use gradsync_trainer::train::{End, Summary};
 use gradsync_trainer::transport::ConnectFailure;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 #[test]
 fn a_survivor_that_is_told_to_stop_saves_what_it_holds_and_the_run_goes_on_from_there() {
@@ -183,15 +184,25 @@ fn a_state_beyond_the_base_of_an_accepted_plan_is_given_up_aloud_and_not_saved()
     let (store, log) = (Arc::clone(&run.store), run.log.clone());
     let service: Arc<OnceLock<Arc<Rendezvous>>> = Arc::default();
     let known = Arc::clone(&service);
-    // The second generation starts from the fourth step and does not come to be.
+    // The second generation starts from the fourth step and does not come to be: the stop comes once the
+    // survivor has accepted its plan.
+    let (accepted, wait) = std::sync::mpsc::channel();
+    let (accepted, wait) = (Mutex::new(accepted), Mutex::new(wait));
     run.connecting = Some(Arc::new(move |plan, head| match (plan.generation.0, head.rank) {
         (1, _) => Ok(()),
-        (_, 0) => Err(ConnectFailure {
-            unreachable: vec![1],
-            different: false,
-            message: "no link".into(),
-        }),
+        (_, 0) => {
+            let _ = accepted.lock().unwrap().send(());
+            Err(ConnectFailure {
+                unreachable: vec![1],
+                different: false,
+                message: "no link".into(),
+            })
+        }
         _ => {
+            wait.lock()
+                .unwrap()
+                .recv_timeout(Duration::from_secs(60))
+                .unwrap();
             known.get().unwrap().stop();
             die()
         }
