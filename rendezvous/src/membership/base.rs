@@ -7,11 +7,13 @@ use gradsync_formats::lineage::Lineage;
 use gradsync_formats::run_config::ResumePolicy;
 use std::collections::BTreeMap;
 
-/// The base of a new generation, what the first one started from, and the lineage before it.
+/// The base of a new generation, what the first one started from, the lineage before it, and the folder of the
+/// newest usable checkpoint on it.
 pub(super) struct Chosen {
     pub(super) base: Base,
     pub(super) root: Base,
     pub(super) lineage: Lineage,
+    pub(super) checkpoint: Option<Base>,
 }
 
 /// The furthest state on the lineage that all of `planned` can have: the memory that every one of them
@@ -48,26 +50,33 @@ pub(super) fn choose(
     {
         best = memory;
     }
+    // One that nobody sees at the moment may only be away, but one beyond the new base does not count any more.
+    let known = furthest
+        .map(from_checkpoint)
+        .or_else(|| formed.checkpoint.clone());
     Chosen {
+        checkpoint: known.filter(|c| c.position.commit <= best.position.commit),
         base: best,
         root: formed.root.clone(),
         lineage: formed.lineage.clone(),
     }
 }
 
-/// Refuses `base` if it is what the very first generation started from although the newest one, `before`,
-/// started from a later checkpoint of this job: that checkpoint has gone or cannot be read any more, and all
-/// steps would be lost in silence.
+/// Refuses `base` if it is what the very first generation started from although a later checkpoint of this job was
+/// known when the newest one, `before`, was formed: it has gone or cannot be read any more, and all steps would be
+/// lost in silence.
 pub(super) fn refuse_to_start_over(before: &Formed, base: &Base) -> Result<(), String> {
-    match &before.base.source {
-        BaseSource::Checkpoint { path } if before.base != before.root && *base == before.root => {
-            Err(format!(
-                "start from {} again: generation {} started from checkpoint {path}, and no worker sees a usable \
+    let started = Some(&before.base).filter(|base| **base != before.root);
+    let known = before.checkpoint.as_ref().or(started);
+    // One that holds no step more than the beginning keeps nothing from being lost.
+    let further = known.filter(|known| known.position.commit > before.root.position.commit);
+    match further.map(|known| &known.source) {
+        Some(BaseSource::Checkpoint { path }) if *base == before.root => Err(format!(
+            "start from {} again: when generation {} was formed there was checkpoint {path}, and no worker sees a usable \
              checkpoint of this job any more; mount the volume that holds it at checkpoint.directory and resume in a \
              new run with checkpoint.resume: {{policy: Path, path: ...}}, or start a new run to give these steps up",
-                base.position, before.generation,
-            ))
-        }
+            base.position, before.generation,
+        )),
         _ => Ok(()),
     }
 }
@@ -88,6 +97,7 @@ fn first<'a>(
         root: base.clone(),
         base,
         lineage: Lineage::default(),
+        checkpoint: None,
     };
     match resume {
         ResumePolicy::Never => fresh(initial),
@@ -110,6 +120,7 @@ fn first<'a>(
                 Some(checkpoint) => Chosen {
                     base: from_checkpoint(checkpoint),
                     root: initial,
+                    checkpoint: Some(from_checkpoint(checkpoint)),
                     lineage: if checkpoint.lineage.contains(checkpoint.position) {
                         checkpoint.lineage.clone()
                     } else {

@@ -167,12 +167,14 @@ pub(super) fn pod_ended(
             incarnation: Incarnation(uuid::Uuid::nil()),
         };
         if state.restarts.is_first_word_of(&as_one) {
-            // Whichever of its processes is told of first stands for all of them.
+            // Whichever of its processes is told of first stands for all of them. A pod whose processes came
+            // and went at nobody's cost pays itself, or it could do so for ever.
             let first = inside.into_iter().next();
-            if first
+            let unheard = first
                 .as_ref()
-                .is_none_or(|member| state.restarts.is_first_word_of(member))
-            {
+                .is_none_or(|member| state.restarts.is_first_word_of(member));
+            let for_nothing = state.restarts.charged.iter().all(|c| c.member.pod != *pod);
+            if unheard || for_nothing {
                 charge(
                     state,
                     &first.unwrap_or(as_one),

@@ -247,6 +247,7 @@ fn draft(state: &Membership, planned: &[&Member]) -> Result<NewGeneration, Strin
             root: chosen.root,
             lineage,
             fingerprints: known.or_else(|| planned.iter().find_map(|m| m.report.fingerprints.clone())),
+            checkpoint: chosen.checkpoint,
         },
         plan,
         encoded,

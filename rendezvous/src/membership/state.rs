@@ -32,6 +32,10 @@ pub struct Formed {
     pub lineage: Lineage,
     /// Model and data of the job; whoever joins later must have the same.
     pub fingerprints: Option<Fingerprints>,
+    /// The newest usable checkpoint on the lineage that was known of when it was formed. As long as there is one,
+    /// the job does not begin anew.
+    #[serde(default)]
+    pub checkpoint: Option<Base>,
 }
 
 /// A generation on its way: what is persisted, and the plan that is published afterwards.

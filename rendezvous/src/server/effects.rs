@@ -1,7 +1,7 @@
 //! Carrying out what the machine decides, and showing what came of it.
 
 use super::beats::Beats;
-use super::persist::Persist;
+use super::persist::{Persist, PersistError};
 use super::snapshot::{GenerationSnapshot, MemberSnapshot, RecoverySnapshot, ServicePhase, ServiceSnapshot};
 use super::task::{Actor, History};
 use crate::membership::{Effect, Event, Member, Membership, Monotonic, NewGeneration, Phase, Reason, decide};
@@ -91,9 +91,12 @@ impl<P: Persist> Actor<P> {
     async fn persist_generation(&mut self, new: &Arc<NewGeneration>, events: &mut VecDeque<Event>) {
         let generation = new.formed.generation;
         match self.persist.form(new.follows, &new.formed).await {
-            Ok(()) => events.push_back(Event::Persisted(generation)),
+            Ok(()) => {
+                self.note_saved();
+                events.push_back(Event::Persisted(generation));
+            }
             Err(error) => {
-                tracing::error!(%generation, %error, "a generation was not saved");
+                self.note_unsaved(&error);
                 self.unfinished.write = Some(generation);
                 self.read_back(events).await;
             }
@@ -105,7 +108,7 @@ impl<P: Persist> Actor<P> {
         let saved = match self.persist.load().await {
             Ok(saved) => saved,
             Err(error) => {
-                tracing::error!(%error, "the membership could not be read back");
+                self.note_unsaved(&error);
                 self.retry_later();
                 return;
             }
@@ -126,11 +129,12 @@ impl<P: Persist> Actor<P> {
         };
         match self.persist.latch(&ending).await {
             Ok(()) => {
+                self.note_saved();
                 self.unfinished.ending = None;
                 events.push_back(Event::EndingPersisted);
             }
             Err(error) => {
-                tracing::error!(%error, "the end of the job was not saved");
+                self.note_unsaved(&error);
                 self.retry_later();
             }
         }
@@ -141,11 +145,29 @@ impl<P: Persist> Actor<P> {
             return;
         };
         match self.persist.save_restarts(&restarts).await {
-            Ok(()) => self.unfinished.restarts = None,
+            Ok(()) => {
+                self.note_saved();
+                self.unfinished.restarts = None;
+            }
             Err(error) => {
-                tracing::error!(%error, "the count of restarts was not saved");
+                self.note_unsaved(&error);
                 self.retry_later();
             }
+        }
+    }
+
+    /// An error comes back with each try: it is logged once.
+    fn note_unsaved(&mut self, error: &PersistError) {
+        let text = error.to_string();
+        if self.history.unsaved.as_ref() != Some(&text) {
+            tracing::error!(error = text, "the membership cannot be saved; it is tried again");
+            self.history.unsaved = Some(text);
+        }
+    }
+
+    fn note_saved(&mut self) {
+        if self.history.unsaved.take().is_some() {
+            tracing::info!("the membership is saved again");
         }
     }
 
@@ -164,6 +186,7 @@ impl<P: Persist> Actor<P> {
         for event in events {
             self.apply(event).await;
         }
+        self.show();
     }
 
     // ----- what happened
@@ -306,6 +329,7 @@ pub(super) fn snapshot_of(
         restarts: machine.restarts().clone(),
         ending: machine.ending().cloned(),
         done: history.done.clone(),
+        unsaved: history.unsaved.clone(),
     }
 }
 

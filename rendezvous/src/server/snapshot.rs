@@ -54,6 +54,8 @@ pub struct ServiceSnapshot {
     pub ending: Option<Ending>,
     /// What each rank reported at the end.
     pub done: BTreeMap<u32, DoneReport>,
+    /// Why the membership cannot be saved at present, naming where.
+    pub unsaved: Option<String>,
 }
 
 /// One process.

@@ -80,6 +80,8 @@ pub(super) struct History {
     pub(super) recoveries: Vec<RecoverySnapshot>,
     pub(super) done: BTreeMap<u32, DoneReport>,
     pub(super) progress: Progress,
+    /// Why the last write did not succeed, until one does.
+    pub(super) unsaved: Option<String>,
     /// When the present generation broke, and when the newest plan was published.
     pub(super) broken_at: Option<Instant>,
     pub(super) planned_at: Option<Instant>,
@@ -171,7 +173,11 @@ impl<P: Persist> Actor<P> {
             tokio::select! {
                 biased;
                 command = inbox.recv() => match command {
-                    Some(command) => self.take(command).await,
+                    Some(command) => {
+                        // However long the wait was, it was before whoever this command brings.
+                        self.look();
+                        self.take(command).await;
+                    }
                     None => return,
                 },
                 () = sleep_until(next) => {}

@@ -334,6 +334,7 @@ fn formed(generation: u64, digest: &str) -> Formed {
         base,
         lineage: Default::default(),
         fingerprints: None,
+        checkpoint: None,
     }
 }
 

@@ -380,6 +380,28 @@ fn ends_for_which_nobody_is_to_blame_are_never_charged() {
 }
 
 #[test]
+fn a_pod_that_gave_up_on_ranks_whose_ends_cost_nothing_is_charged_and_one_that_paid_is_not() {
+    for (code, charged) in [(4, 1), (9, 2)] {
+        let (mut bench, members) = Bench::group(settings(2), 2);
+        // Rank 0 is started again in place, once more joins a group, and ends again.
+        bench.exit(&members[0], code);
+        bench.join_after(&member(0, 7), idle(1), &members[0], 1, code);
+        bench.join(&members[1], back(1, at(1, 4)));
+        assert_eq!(bench.plan().generation, Generation(2));
+        bench.exit(&member(0, 7), code);
+        let proof = || Event::PodEnded {
+            pod: members[0].pod.clone(),
+            slot: 0,
+            charge: Some(exited(7)),
+        };
+        bench.send(proof());
+        bench.send(proof());
+        let restarts = bench.machine.restarts();
+        assert_eq!(restarts.charged.len(), charged, "{code}: {restarts:?}");
+    }
+}
+
+#[test]
 fn a_pod_whose_end_is_told_again_after_the_next_generation_is_charged_once() {
     let (mut bench, members) = Bench::group(settings(2), 2);
     let end = || Event::PodEnded {

@@ -302,3 +302,31 @@ fn with_policy_never_old_checkpoints_do_not_count_at_the_first_start_only() {
     bench.join(&member(0, 1), report);
     assert_eq!(bench.plan().base.position, at(7, 2));
 }
+
+#[test]
+fn once_a_checkpoint_was_seen_no_job_begins_anew_also_after_generations_from_memory() {
+    for seen in [true, false] {
+        let (mut bench, members) = Bench::group(settings(1), 1);
+        let mut report = back(1, at(1, 7));
+        if seen {
+            report.checkpoints = vec![checkpoint(1, 5)];
+        }
+        bench.join(&members[0], report);
+        assert_eq!(bench.plan().base.source, BaseSource::Memory);
+        bench.establish(2, &members);
+        // It sees none for a moment, which does not make it forgotten.
+        bench.join(&members[0], back(2, at(2, 9)));
+        bench.establish(3, &members);
+        bench.restart();
+        bench.join_after(&member(0, 7), idle(3), &members[0], 1, 9);
+        if seen {
+            let text = bench.machine.reason().to_string();
+            assert!(
+                bench.reason_id() == "Failed" && text.contains("step-5-g1"),
+                "{text}"
+            );
+        } else {
+            assert_eq!(bench.plan().base.source, BaseSource::Initial);
+        }
+    }
+}

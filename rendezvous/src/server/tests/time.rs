@@ -84,3 +84,25 @@ async fn time_in_which_the_service_itself_stood_still_is_nobodys_silence() {
         "afterwards silence counts"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_waited_before_a_member_came_is_no_excuse_for_its_silence() {
+    let mut bench = bench(2, &Memory::default());
+    let (reply, answer) = oneshot::channel();
+    let ask = Command::News {
+        identity: identity(0),
+        reply,
+    };
+    assert!(bench.commands.send(ask).await.is_ok());
+    answer.await.unwrap().unwrap();
+    // Nobody is there for most of an hour, and nothing has to be done.
+    tokio::time::advance(Duration::from_secs(3000)).await;
+    bench.join(0, bench.idle(0)).await.unwrap();
+    let start = Instant::now();
+    bench.until(|s| s.members.iter().any(|m| !m.live)).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "silent after {:?}",
+        start.elapsed()
+    );
+}
