@@ -2,7 +2,8 @@
 
 mod run_support;
 
-use run_support::{Place, until};
+use run_support::{Place, Running, signal, until};
+use rustix::process::Signal;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -115,4 +116,57 @@ fn a_map_of_a_path_that_is_not_mounted_is_refused_with_the_mounts() {
         "{text}"
     );
     assert!(!place.out().exists());
+}
+
+/// A run whose membership cannot be saved any more from step 3 on, and whose rank 1 has just been killed.
+fn unsaved(place: &Place, max_restarts: u32) -> Running {
+    let manifest = place.script(json!({"hold": place.hold(3)}), max_restarts);
+    let run = place.start(&manifest, &[]);
+    place.until_committed(1, 2, 2);
+    fs::create_dir(place.out().join("membership.json.tmp")).unwrap();
+    let workers = place.workers();
+    let (rank, ..) = workers
+        .iter()
+        .find(|(_, slot, rank)| slot == "1" && *rank)
+        .unwrap();
+    signal(*rank, Signal::KILL);
+    until("the launcher says so", || {
+        run.text()
+            .contains("membership of the run cannot be saved")
+            .then_some(())
+    });
+    run
+}
+
+#[test]
+fn a_membership_that_cannot_be_saved_is_named_once_and_a_stop_is_in_order() {
+    let place = Place::scripted();
+    let run = unsaved(&place, 3);
+    run.signal(Signal::INT);
+    let (code, text) = run.end();
+    assert_eq!(code, 130, "{text}");
+    let why = "membership.json: Is a directory";
+    assert!(text.contains(why), "{text}");
+    assert_eq!(text.matches("cannot be saved").count(), 1, "{text}");
+    assert_eq!(place.summary()["error"], json!(null), "{text}");
+    let log = fs::read_to_string(place.out().join("logs/launcher.log")).unwrap();
+    assert_eq!(log.matches("cannot be saved").count(), 1, "{log}");
+    assert!(log.contains(why), "{log}");
+    place.until_no_worker();
+}
+
+#[test]
+fn a_signal_after_a_failure_that_cannot_be_saved_ends_the_workers_at_once() {
+    let place = Place::scripted();
+    let run = unsaved(&place, 0);
+    run.signal(Signal::INT);
+    let (code, text) = run.end();
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains("the run has ended, ending the workers at once"),
+        "{text}"
+    );
+    let error = place.summary()["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("maxRestarts allows 0"), "{error}");
+    place.until_no_worker();
 }

@@ -8,6 +8,9 @@ use std::time::Duration;
 const LONGEST_WAIT: Duration = Duration::from_secs(16);
 /// Exit codes by which shells and the loader say that a program could not be run at all.
 const NOT_RUN: [i32; 2] = [126, 127];
+/// Ends of one worker in a row that may cost nothing and bring nothing. `failurePolicy.maxRestarts` bounds the
+/// others.
+const MOST_FREE_ENDS: u32 = 5;
 
 /// What is known at the end of an agent.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +25,10 @@ pub struct AgentFacts<'a> {
     pub stopping: bool,
     /// Whether the job has ended, or all workers were killed.
     pub over: bool,
+    /// Whether an end of a process of this agent was charged already.
+    pub paid: bool,
+    /// Ends of this worker before this one that cost nothing, since the group's last commit.
+    pub free_ends: u32,
 }
 
 /// What to do.
@@ -39,6 +46,8 @@ pub enum AfterAgent {
     EndedEarly,
     /// It could not stop in order.
     FailedToStop,
+    /// It came and went for nothing too often: another start would be no better.
+    TooOften,
     /// Start another one.
     Restart,
 }
@@ -67,6 +76,7 @@ impl AgentFacts<'_> {
             Some(exit_code::FINISHED) if self.stopping || self.done => AfterAgent::Nothing,
             Some(exit_code::FINISHED) => AfterAgent::EndedEarly,
             _ if self.stopping => AfterAgent::FailedToStop,
+            _ if !self.costs() && self.free_ends >= MOST_FREE_ENDS => AfterAgent::TooOften,
             _ => AfterAgent::Restart,
         }
     }
@@ -80,21 +90,28 @@ impl AgentFacts<'_> {
         )
     }
 
-    /// Whether its end counts against `failurePolicy.maxRestarts`: not if it was in order, and not if each
-    /// end of a rank of it was counted already.
+    /// Whether its end is told to the service as one that counts against `failurePolicy.maxRestarts`: not if
+    /// it was in order, and not if the service has judged it already. One that gave up on its ranks was charged
+    /// for them, unless each of their ends was nobody's fault.
     #[must_use]
     pub fn is_charged(&self) -> bool {
-        !matches!(
-            self.status.code,
+        match self.status.code {
             Some(
                 exit_code::FINISHED
-                    | exit_code::STOPPED
-                    | exit_code::USER_ERROR
-                    | exit_code::USAGE
-                    | exit_code::REFUSED
-                    | exit_code::GAVE_UP
-            )
-        )
+                | exit_code::STOPPED
+                | exit_code::USER_ERROR
+                | exit_code::USAGE
+                | exit_code::REFUSED,
+            ) => false,
+            Some(exit_code::GAVE_UP) => !self.paid,
+            _ => true,
+        }
+    }
+
+    /// Whether this life of the agent costs a restart, so that it cannot come back for ever.
+    #[must_use]
+    pub fn costs(&self) -> bool {
+        self.paid || (self.is_charged() && self.status.is_charged())
     }
 }
 
@@ -125,6 +142,8 @@ mod tests {
             done: false,
             stopping: false,
             over: false,
+            paid: false,
+            free_ends: 0,
         }
     }
 
@@ -181,6 +200,49 @@ mod tests {
         let refused = ended(exit_code::REFUSED);
         assert_eq!(facts(&refused).next(), AfterAgent::Restart);
         assert!(facts(&refused).is_mistake() && !facts(&refused).is_charged());
+    }
+
+    /// Every way in which an agent can end.
+    fn all_ends() -> Vec<ExitStatus> {
+        let codes = (0..256).map(ended);
+        let signals = (1..65).map(|signal| ExitStatus {
+            signal: Some(signal),
+            ..ExitStatus::default()
+        });
+        codes.chain(signals).chain([ExitStatus::default()]).collect()
+    }
+
+    #[test]
+    fn an_agent_that_ends_in_the_same_way_again_and_again_uses_its_budget_up_or_is_given_up() {
+        const BUDGET: u32 = 20;
+        for status in all_ends() {
+            for (joined, pays) in [(false, false), (true, false), (true, true)] {
+                let (mut charged, mut free_ends, mut starts) = (0, 0, 1);
+                while charged <= BUDGET {
+                    let end = AgentFacts {
+                        joined,
+                        free_ends,
+                        paid: pays,
+                        ..facts(&status)
+                    };
+                    if end.next() != AfterAgent::Restart {
+                        break;
+                    }
+                    charged += u32::from(end.costs());
+                    free_ends += u32::from(!end.costs());
+                    starts += 1;
+                    assert!(starts < 50, "{status} {joined} {pays}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_gave_up_is_charged_unless_it_has_paid() {
+        let gave_up = ended(exit_code::GAVE_UP);
+        let free = facts(&gave_up);
+        assert!(free.is_charged());
+        assert!(!AgentFacts { paid: true, ..free }.is_charged());
     }
 
     #[test]

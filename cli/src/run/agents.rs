@@ -27,7 +27,7 @@ pub mod exit_code {
     pub const REFUSED: i32 = 5;
     /// Stopped in order on request.
     pub const STOPPED: i32 = 6;
-    /// Its ranks were started too often in vain; each start was charged already.
+    /// Its ranks were started too often in vain.
     pub const GAVE_UP: i32 = 7;
 }
 

@@ -6,6 +6,7 @@ use super::kept::{self, Kept};
 use super::output::{OutputDirectory, OutputError};
 use super::summary::{SUMMARY_VERSION, State, Summary};
 use gradsync_formats::identity::JobUid;
+use gradsync_formats::lineage::Lineage;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -107,11 +108,13 @@ pub fn summarise(ended: &Ended, history: &History) -> Summary {
 }
 
 /// Adds what a run that did not complete can go on from, as it lies on the disk: the records say only what
-/// was written once. `command` makes the command that begins a new run from a checkpoint.
+/// was written once. `lineage` is the one that a resume goes on with; what is not on it is lost. `command` makes
+/// the command that begins a new run from a checkpoint.
 pub fn add_kept(
     summary: &mut Summary,
     ended: &Ended,
     history: &History,
+    lineage: &Lineage,
     command: impl FnOnce(&Kept) -> Option<String>,
 ) {
     if ended.state == State::Complete {
@@ -120,7 +123,7 @@ pub fn add_kept(
     let kept = ended
         .checkpoints
         .as_ref()
-        .and_then(|directory| kept::newest(directory, &ended.job_uid, history.lineage()));
+        .and_then(|directory| kept::newest(directory, &ended.job_uid, lineage));
     summary.checkpoint = kept.as_ref().map(|kept| kept.folder.display().to_string());
     summary.checkpoint_step = kept.as_ref().map(|kept| kept.step);
     summary.lost_steps = kept::lost_steps(history, kept.as_ref());
@@ -257,7 +260,7 @@ mod tests {
         let told = |error, checkpoints| {
             let ended = ended(State::Stopped, error, checkpoints);
             let mut summary = summarise(&ended, &history);
-            add_kept(&mut summary, &ended, &history, |_| None);
+            add_kept(&mut summary, &ended, &history, history.lineage(), |_| None);
             (summary.error, summary.lost_steps)
         };
         let loss = "there is no checkpoint: 3 committed steps are lost on resume";

@@ -2,6 +2,7 @@
 //! left when all workers have ended.
 
 use super::agents::AgentProgram;
+use super::fallbacks::{self, Fallbacks, Look};
 use super::finish::{self, Ended};
 use super::history::{History, MemberDigest, with_service};
 use super::kept;
@@ -16,13 +17,16 @@ use super::verdict::{EndFacts, FailureFacts, is_bad_input, verdict};
 use super::view::View;
 use crate::terminal::{put, with_causes};
 use anyhow::Context as _;
+use gradsync_formats::lineage::Lineage;
 use gradsync_formats::run_config::RunConfig;
-use gradsync_rendezvous::membership::{Settings, SizeBounds};
+use gradsync_rendezvous::membership::{Saved, Settings, SizeBounds};
 use gradsync_rendezvous::server::{
-    self, EndProof, LocalAuthenticator, ServiceHandle, ServiceOptions, ServicePhase, ServiceSnapshot,
+    self, EndProof, LocalAuthenticator, PersistError, ServiceHandle, ServiceOptions, ServicePhase,
+    ServiceSnapshot,
 };
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -85,8 +89,6 @@ async fn begin(prepared: &Prepared, options: &Options) -> anyhow::Result<Begun> 
     let started = Instant::now();
     logs::log_to(&prepared.output.join("logs/launcher.log"))?;
     let view = View::new(options.plain);
-    // Signals count from here on; before, they end this process, which has no children yet.
-    let signals = Signals::watch()?;
     proof::wait_for_earlier_workers(&prepared.output).await?;
     let service = start_service(prepared, options).await?;
     for directory in &prepared.volumes.directories {
@@ -97,22 +99,22 @@ async fn begin(prepared: &Prepared, options: &Options) -> anyhow::Result<Begun> 
     prepared.output.remove("summary.json")?;
     let program = program(prepared, &service, options);
     let checkpoints = checkpoint_directory(prepared);
-    let damaged = checkpoints
-        .as_ref()
-        .zip(live.checkpoint())
-        .and_then(|(directory, folder)| {
-            let reason = kept::why_unusable(directory, prepared.persist.job_uid(), folder)?;
-            Some((folder.to_owned(), reason))
-        });
-    let mut launcher = Launcher::new(
+    let job = prepared.persist.job_uid().clone();
+    let look: Look = Arc::new(move |folder: &str| kept::why_unusable(checkpoints.as_ref()?, &job, folder));
+    let damaged = match live.checkpoint() {
+        Some(folder) => fallbacks::damaged(&look, folder).await,
+        None => None,
+    };
+    // Signals count from here on; before, they end this process, which has no children yet.
+    let signals = Signals::watch()?;
+    let launcher = Launcher::new(
         program,
         live,
         prepared.workers,
         service,
         options.grace,
-        checkpoints,
+        Fallbacks::new(look, damaged),
     );
-    launcher.damaged = damaged;
     for note in &prepared.notes {
         view.say(note);
     }
@@ -152,7 +154,7 @@ async fn work(prepared: &Prepared, begun: Begun) -> Outcome {
         });
     let log = failure_log(prepared, &launcher, &service).filter(|_| state == State::Failed);
     launcher.service.shut_down().await;
-    let fallbacks = launcher.fallbacks;
+    let fallbacks = launcher.fallbacks.told();
     let (history, setup_seconds) = launcher.live.into_history();
     let ended = Ended {
         name: prepared.name.clone(),
@@ -168,7 +170,8 @@ async fn work(prepared: &Prepared, begun: Begun) -> Outcome {
         checkpoints: checkpoint_directory(prepared),
     };
     let mut summary = finish::summarise(&ended, &history);
-    finish::add_kept(&mut summary, &ended, &history, |kept| {
+    let lineage = lineage_in_force(history.lineage(), prepared.persist.saved());
+    finish::add_kept(&mut summary, &ended, &history, &lineage, |kept| {
         kept::command(
             kept,
             prepared.output.path(),
@@ -187,6 +190,19 @@ async fn work(prepared: &Prepared, begun: Begun) -> Outcome {
     }
 }
 
+/// The lineage that a resume goes on with: the membership's, which knows of a generation before a record of it is
+/// written. The records' one where the membership cannot be read.
+fn lineage_in_force(recorded: &Lineage, saved: Result<Saved, PersistError>) -> Lineage {
+    let formed = saved
+        .inspect_err(|error| tracing::warn!(%error, "the lineage is taken from the records"))
+        .ok()
+        .and_then(|saved| saved.formed);
+    match formed {
+        Some(formed) if formed.generation >= recorded.newest() => formed.lineage,
+        _ => recorded.clone(),
+    }
+}
+
 fn judge(launcher: &Launcher, service: &ServiceSnapshot) -> (State, Option<String>) {
     // A failure that could not be persisted, on a full disk for example, is one all the same.
     let failed = (service.phase == ServicePhase::Failed).then(|| {
@@ -198,6 +214,7 @@ fn judge(launcher: &Launcher, service: &ServiceSnapshot) -> (State, Option<Strin
         failed,
         given_up: launcher.given_up.as_deref(),
         stopping: launcher.is_stopping(),
+        unsaved: service.unsaved.as_deref(),
         trouble: launcher.trouble.as_deref(),
     })
 }
@@ -309,5 +326,46 @@ fn program(
         records: prepared.output.join("records"),
         alive: proof::lock_file(&prepared.output),
         grace: options.grace,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gradsync_formats::identity::{Generation, Position};
+    use gradsync_rendezvous::membership::Formed;
+    use gradsync_rendezvous::wire::{Base, BaseSource};
+
+    #[test]
+    fn what_a_resume_goes_on_with_is_the_memberships_lineage_also_before_a_record_tells_it() {
+        let recorded = Lineage::default().extended(Generation(1), Position::INITIAL);
+        let base = Base {
+            position: Position {
+                commit: 50,
+                generation: Generation(1),
+            },
+            source: BaseSource::Initial,
+            state_digest: None,
+            chain: None,
+        };
+        let lineage = recorded.extended(Generation(2), base.position);
+        let formed = |generation| Saved {
+            formed: Some(Formed {
+                generation: Generation(generation),
+                plan_digest: "d".into(),
+                members: vec![],
+                root: base.clone(),
+                base: base.clone(),
+                lineage: lineage.clone(),
+                fingerprints: None,
+                checkpoint: None,
+            }),
+            ..Saved::default()
+        };
+        assert_eq!(lineage_in_force(&recorded, Ok(formed(2))), lineage);
+        assert_eq!(lineage_in_force(&recorded, Err(PersistError::Closing)), recorded);
+        assert_eq!(lineage_in_force(&recorded, Ok(Saved::default())), recorded);
+        let newer = lineage.extended(Generation(3), base.position);
+        assert_eq!(lineage_in_force(&newer, Ok(formed(2))), newer);
     }
 }

@@ -2,16 +2,14 @@
 //! follows the records and shows how it goes.
 
 use super::after_agent::{AfterAgent, AgentFacts, wait_before_restart};
-use super::agents::{Agent, AgentEnd, AgentProgram};
-use super::history::Fallback;
-use super::kept;
+use super::agents::{Agent, AgentEnd, AgentProgram, exit_code};
+use super::fallbacks::Fallbacks;
 use super::live::Live;
 use super::signals::Signals;
 use super::view::View;
 use gradsync_formats::identity::PodUid;
 use gradsync_rendezvous::server::{EndProof, LocalAuthenticator, ServiceHandle, ServicePhase};
 use gradsync_rendezvous::wire::{ExitStatus, StopCause};
-use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -31,6 +29,8 @@ struct Slot {
     start_at: Option<Instant>,
     /// Ends of its agents since the last commit of the group.
     fruitless: u32,
+    /// Of these, the ones that cost nothing.
+    free_ends: u32,
     commit_at_start: u64,
     /// How the last agent ended, for the view.
     last: Option<ExitStatus>,
@@ -69,15 +69,12 @@ pub(super) struct Launcher {
     pub(super) mistake: bool,
     /// The worker whose program is no trainer.
     pub(super) stranger: Option<u32>,
-    /// The checkpoint directory on this machine.
-    checkpoints: Option<PathBuf>,
-    /// The checkpoint that this start found to be damaged before it began, and how. Later there may be
-    /// nothing left of it: a generation that goes on without it deletes it.
-    pub(super) damaged: Option<(String, String)>,
-    /// Returns beyond the newest checkpoint that were told.
-    pub(super) fallbacks: Vec<Fallback>,
+    /// Returns beyond the newest checkpoint.
+    pub(super) fallbacks: Fallbacks,
     /// Whether it was told that the records cannot be read.
     blind: bool,
+    /// Why the membership could not be saved, as it was told.
+    unsaved: Option<String>,
 }
 
 impl Launcher {
@@ -87,7 +84,7 @@ impl Launcher {
         workers: u32,
         service: ServiceHandle<LocalAuthenticator>,
         grace: Duration,
-        checkpoints: Option<PathBuf>,
+        fallbacks: Fallbacks,
     ) -> Launcher {
         let (send, ends) = mpsc::channel(64);
         Launcher {
@@ -105,10 +102,9 @@ impl Launcher {
             given_up: None,
             mistake: false,
             stranger: None,
-            checkpoints,
-            damaged: None,
-            fallbacks: vec![],
+            fallbacks,
             blind: false,
+            unsaved: None,
         }
     }
 
@@ -134,7 +130,12 @@ impl Launcher {
             {
                 // The last records may have been written since they were read.
                 while self.read(view) {}
-                self.tell_fallbacks(view).await;
+                self.fallbacks.take(self.live.fallbacks(), view);
+                tokio::select! {
+                    () = self.fallbacks.rest(view) => {}
+                    _ = signals.next() => {}
+                }
+                self.fallbacks.give_up(view);
                 return;
             }
             let deadline = self.deadline();
@@ -142,14 +143,15 @@ impl Launcher {
                 Some(end) = self.ends.recv() => self.agent_ended(end, view).await,
                 name = signals.next() => self.signalled(name, view).await,
                 () = sleep_until(deadline) => self.time_up(view),
-                _ = looks.tick() => self.look(view).await,
+                () = self.fallbacks.next(view) => {}
+                _ = looks.tick() => self.look(view),
             }
         }
     }
 
-    async fn look(&mut self, view: &mut View) {
+    fn look(&mut self, view: &mut View) {
         self.read(view);
-        self.tell_fallbacks(view).await;
+        self.fallbacks.take(self.live.fallbacks(), view);
         let service = self.service.snapshot();
         let ended = matches!(
             service.phase,
@@ -168,6 +170,13 @@ impl Launcher {
             .iter()
             .map(|s| if s.agent.is_some() { None } else { s.last.as_ref() })
             .collect();
+        if service.unsaved.is_some() && service.unsaved != self.unsaved {
+            let what = service.unsaved.as_deref().unwrap_or_default();
+            view.say(&format!(
+                "the membership of the run cannot be saved, which is tried again: {what}"
+            ));
+        }
+        self.unsaved.clone_from(&service.unsaved);
         view.show(&self.live.snapshot(&service, &agents), std::time::Instant::now());
     }
 
@@ -187,29 +196,6 @@ impl Launcher {
                 }
                 false
             }
-        }
-    }
-
-    /// Says that a generation began before the newest checkpoint, and why that one could not be used.
-    async fn tell_fallbacks(&mut self, view: &View) {
-        let found = self.live.fallbacks();
-        for mut fallback in found.into_iter().skip(self.fallbacks.len()) {
-            let known = self
-                .damaged
-                .as_ref()
-                .filter(|(path, _)| *path == fallback.passed_over);
-            if let Some((_, reason)) = known {
-                fallback.reason = Some(reason.clone());
-            } else if let Some(directory) = self.checkpoints.clone() {
-                let (job, folder) = (self.program.job.clone(), fallback.passed_over.clone());
-                // Hashing may take long, and the rendezvous service shares this thread.
-                let looked =
-                    tokio::task::spawn_blocking(move || kept::why_unusable(&directory, &job, &folder));
-                fallback.reason = looked.await.unwrap_or_default();
-            }
-            tracing::warn!("{fallback}");
-            view.say(&fallback.to_string());
-            self.fallbacks.push(fallback);
         }
     }
 
@@ -262,6 +248,7 @@ impl Launcher {
             pod,
             status,
         } = end;
+        self.read(view);
         let commit = self.live.commit();
         let service = self.service.snapshot();
         let (stopping, over) = (self.stopping.is_some(), self.is_over());
@@ -272,25 +259,27 @@ impl Launcher {
             agent.forget();
         }
         slot.last = Some(status.clone());
+        if commit > slot.commit_at_start {
+            (slot.fruitless, slot.free_ends) = (0, 0);
+        }
         let facts = AgentFacts {
             status: &status,
             joined: slot.joined || service.members.iter().any(|m| m.id.pod == pod),
             done: !service.done.is_empty(),
             stopping,
             over,
+            paid: service.restarts.charged.iter().any(|c| c.member.pod == pod),
+            free_ends: slot.free_ends,
         };
+        slot.free_ends += u32::from(!facts.costs());
         self.mistake |= facts.is_mistake();
         let proof = EndProof {
             charge: facts.is_charged().then(|| status.clone()),
         };
         self.service.pod_ended(pod, index, proof).await;
         match facts.next() {
-            AfterAgent::Nothing => {}
-            AfterAgent::StopAll => {
-                // Members of a group stop together.
-                let alone = service.generations.is_empty();
-                self.stop_all_after(index, &status, alone, view).await;
-            }
+            AfterAgent::Nothing => self.name_who_was_told(&status),
+            AfterAgent::StopAll => self.stop_all_after(index, &status, view).await,
             AfterAgent::GiveUp => self.give_up(format!("worker {index}: {}", plain(&status))).await,
             AfterAgent::NoTrainer => {
                 self.mistake = true;
@@ -302,13 +291,18 @@ impl Launcher {
                 let text = format!("worker {index} ended as if training were over, and it is not");
                 self.give_up(text).await;
             }
+            AfterAgent::TooOften => {
+                let (ends, text) = (slot.free_ends, plain(&status));
+                self.give_up(format!(
+                    "worker {index}: {text}; it ended {ends} times without a committed step in between, so it is not \
+                     started again"
+                ))
+                .await;
+            }
             AfterAgent::FailedToStop => {
                 view.say(&format!("worker {index} ended while stopping: {status}"));
             }
             AfterAgent::Restart => {
-                if commit > slot.commit_at_start {
-                    slot.fruitless = 0;
-                }
                 slot.start_at = Some(Instant::now() + wait_before_restart(slot.fruitless));
                 slot.fruitless += 1;
                 view.say(&format!("worker {index} ended ({status}); it is started again"));
@@ -317,23 +311,35 @@ impl Launcher {
     }
 
     /// An agent was told to stop by somebody else. Nobody takes its place, so that the others stop, too.
-    async fn stop_all_after(&mut self, index: u32, status: &ExitStatus, alone: bool, view: &View) {
+    async fn stop_all_after(&mut self, index: u32, status: &ExitStatus, view: &View) {
         let text = match &status.error {
-            Some(word) => format!("{word}, so all workers stop"),
-            None if alone => {
-                format!("worker {index} was told to stop (SIGTERM to its agent), so all workers stop")
-            }
-            // The one that was told need not be the first to end.
-            None => format!(
-                "a worker was told to stop (SIGTERM to its agent), so all workers stop; worker {index} is the first that has"
-            ),
+            Some(word) => told_text(word),
+            // The members of a group stop together, and the one that was told need not be the first to end.
+            None => format!("worker {index} has stopped, asked by nobody here, so all workers stop"),
         };
         view.say(&text);
         self.trouble = Some(text.clone());
         self.stop(text, false).await;
     }
 
+    /// Once the agent that was told to stop has ended too, its last word says more than that of the first one.
+    fn name_who_was_told(&mut self, status: &ExitStatus) {
+        let unasked = self.stopping.is_some_and(|s| !s.by_signal);
+        if let Some(word) = &status.error
+            && status.code == Some(exit_code::STOPPED)
+            && unasked
+            && !self.killed
+        {
+            self.trouble = Some(told_text(word));
+        }
+    }
+
     async fn signalled(&mut self, name: &str, view: &View) {
+        if self.over_at.is_some() {
+            view.say(&format!("{name}: the run has ended, ending the workers at once"));
+            self.kill_all();
+            return;
+        }
         match &mut self.stopping {
             Some(stopping) if stopping.by_signal => {
                 view.say(&format!("{name} again: ending the workers at once"));
@@ -399,6 +405,10 @@ impl Launcher {
             }
         }
     }
+}
+
+fn told_text(word: &str) -> String {
+    format!("{word}, so all workers stop")
 }
 
 /// An agent's own error where it left one.

@@ -5,6 +5,7 @@ pub mod after_agent;
 pub mod agents;
 pub mod changes;
 pub mod chart;
+mod fallbacks;
 pub mod finish;
 pub mod history;
 pub mod idle;

@@ -1,14 +1,17 @@
 //! The output directory of a run: made once, locked while a run uses it, and the memory of what it was
 //! made with.
 
+mod lock;
 mod undo;
 
 use gradsync_formats::identity::JobUid;
 use gradsync_formats::run_config::RunConfig;
+use lock::{LOCK, lock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs::{self, File, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use undo::Undo;
 
@@ -132,12 +135,11 @@ impl OutputDirectory {
         OutputDirectory::open_made(path, fresh, undo.clone()).inspect_err(|_| undo.remove_made())
     }
 
-    fn open_made(path: &Path, fresh: bool, mut undo: Undo) -> Result<OutputDirectory, OutputError> {
+    fn open_made(path: &Path, fresh: bool, undo: Undo) -> Result<OutputDirectory, OutputError> {
         make(path)?;
         let path = fs::canonicalize(path).map_err(|e| io("find", path, e))?;
-        let mut entries = fs::read_dir(&path).map_err(|e| io("list", &path, e))?;
-        let empty = entries.next().is_none();
-        let ours = path.join("lock").exists();
+        let empty = entries(&path)?.is_empty();
+        let ours = path.join(LOCK).exists();
         if !empty && !ours {
             let shown = path.display().to_string();
             return Err(if fresh {
@@ -146,20 +148,25 @@ impl OutputDirectory {
                 OutputError::Strange { path: shown }
             });
         }
-        let lock = match lock(&path) {
-            Err(error) if empty => {
-                // Best effort: a full disk takes the name of a file, and not its content.
-                let _ = fs::remove_file(path.join("lock"));
-                return Err(error);
-            }
-            locked => locked?,
-        };
-        if fresh && !empty {
+        OutputDirectory::claim(path, fresh, empty, undo)
+    }
+
+    /// Locks `path`, which was `empty` or ours when it was looked at.
+    fn claim(
+        path: PathBuf,
+        fresh: bool,
+        empty: bool,
+        mut undo: Undo,
+    ) -> Result<OutputDirectory, OutputError> {
+        let lock = lock(&path, empty)?;
+        // Another start may have come and gone since: only what is seen under the lock is certain.
+        let new = empty && entries(&path)?.iter().all(|name| name == LOCK);
+        if fresh && !new {
             return Err(OutputError::NotFresh {
                 path: path.display().to_string(),
             });
         }
-        undo.new = empty;
+        undo.new = new;
         Ok(OutputDirectory {
             path,
             undo,
@@ -264,35 +271,14 @@ pub fn make(path: &Path) -> Result<(), OutputError> {
     fs::create_dir_all(path).map_err(|e| io("make directory", path, e))
 }
 
-fn lock(directory: &Path) -> Result<File, OutputError> {
-    let path = directory.join("lock");
-    let mut file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(|e| io("open", &path, e))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let pid = file
-                .read_to_string(&mut text)
-                .ok()
-                .and_then(|_| text.trim().parse().ok());
-            return Err(OutputError::Locked {
-                path: directory.display().to_string(),
-                pid,
-            });
-        }
-        Err(TryLockError::Error(e)) => return Err(io("lock", &path, e)),
-    }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(|e| io("write", &path, e))?;
-    Ok(file)
+/// The names in `directory`.
+fn entries(directory: &Path) -> Result<Vec<OsString>, OutputError> {
+    let listed = fs::read_dir(directory).and_then(|entries| {
+        entries
+            .map(|entry| Ok(entry?.file_name()))
+            .collect::<Result<_, _>>()
+    });
+    listed.map_err(|e| io("list", directory, e))
 }
 
 fn io(action: &'static str, path: &Path, source: std::io::Error) -> OutputError {
@@ -320,6 +306,33 @@ mod tests {
         assert!(error.contains("--out"), "{error}");
         drop(first);
         OutputDirectory::open(&path, false).unwrap();
+    }
+
+    /// What a start does that saw an empty directory before another one locked it.
+    fn too_late(path: &Path) -> Result<OutputDirectory, OutputError> {
+        OutputDirectory::claim(path.to_owned(), false, true, Undo::before(path))
+    }
+
+    #[test]
+    fn a_start_that_loses_the_race_for_an_empty_directory_leaves_the_winners_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let winner = OutputDirectory::open(place.path(), false).unwrap();
+        let error = too_late(place.path()).unwrap_err();
+        assert!(matches!(error, OutputError::Locked { .. }), "{error}");
+        assert!(place.path().join(LOCK).exists());
+        let third = OutputDirectory::open(place.path(), false).unwrap_err();
+        assert!(matches!(third, OutputError::Locked { .. }), "{third}");
+        drop(winner);
+    }
+
+    #[test]
+    fn what_came_while_a_start_waited_for_the_lock_is_not_taken_back() {
+        let place = tempfile::tempdir().unwrap();
+        let first = OutputDirectory::open(place.path(), false).unwrap();
+        first.write("run.json", b"{}").unwrap();
+        drop(first);
+        too_late(place.path()).unwrap().abandon();
+        assert!(place.path().join("run.json").exists() && place.path().join(LOCK).exists());
     }
 
     #[test]

@@ -152,11 +152,11 @@ fn fill(
     let mut notes = vec![];
     set_failed_start_aside(output, &mut notes)?;
     let volumes = map_volumes(manifest.spec(), output.path(), &found.overrides).map_err(|e| anyhow!(e))?;
-    let again = again(request);
+    let checkpoint = found.run_config.checkpoint.as_ref();
+    let directory = checkpoint.map(|c| volumes.map.apply(c.directory.as_ref()));
+    let again = again(request, &found, &volumes, directory.as_deref());
     match &output.origin()? {
         Some(origin) => {
-            let checkpoint = found.run_config.checkpoint.as_ref();
-            let directory = checkpoint.map(|c| volumes.map.apply(c.directory.as_ref()));
             refuse_finished(output, |saved| {
                 let lineage = saved
                     .formed
@@ -217,12 +217,20 @@ fn fill(
     })
 }
 
-/// The arguments that a new run of the same job needs, too.
-fn again(request: &Request) -> Vec<String> {
-    let maps = request
-        .map
+/// The arguments that a new run of the same job needs, too, wherever its command is given. The volumes that lie in
+/// this run's output directory would lie in the new one's; what was put into them stays here. Checkpoints go
+/// where the new run keeps its own.
+fn again(request: &Request, found: &Found, volumes: &Volumes, checkpoints: Option<&Path>) -> Vec<String> {
+    let given = found.overrides.iter().map(|o| (&o.mount, &o.target));
+    let kept = volumes
+        .inside
         .iter()
-        .flat_map(|map| ["--map".to_owned(), map.clone()]);
+        .filter(|(_, target)| checkpoints != Some(target))
+        .map(|(mount, target)| (mount, target));
+    let maps = given.chain(kept).flat_map(|(mount, target)| {
+        let map = format!("{}={}", mount.display(), target.display());
+        ["--map".to_owned(), map]
+    });
     let workers = request
         .workers
         .iter()
@@ -230,7 +238,7 @@ fn again(request: &Request) -> Vec<String> {
     let trainer = request
         .trainer
         .iter()
-        .flat_map(|path| ["--trainer".to_owned(), path.display().to_string()]);
+        .flat_map(|_| ["--trainer".to_owned(), found.trainer.display().to_string()]);
     maps.chain(workers).chain(trainer).collect()
 }
 
@@ -360,4 +368,50 @@ fn check_unchanged(
             lines.concat()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_new_run_finds_the_data_and_the_program_of_this_one_from_any_directory() {
+        let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+        let claim = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+        let spec = json!({
+            "task": {"name": "count"},
+            "training": {"globalBatchSize": 8, "steps": 1, "seed": 1, "optimizer": {"name": "SGD", "learningRate": 1}},
+            "sync": {"strategy": "AllReduce"},
+            "workers": {"replicas": 1, "template": {"spec": {
+                "containers": [{"name": "trainer", "volumeMounts": [mount("data"), mount("ckpt"), mount("more")]}],
+                "volumes": [claim("data"), claim("ckpt"), claim("more")]}}},
+        });
+        let found = Found {
+            name: "job".into(),
+            run_config: resolve("job", &spec).unwrap(),
+            trainer: "/here/bin/own".into(),
+            overrides: vec![MapArgument {
+                mount: "/more".into(),
+                target: "/here/more".into(),
+            }],
+        };
+        let request = Request {
+            manifest: "job.yaml".into(),
+            workers: Some(2),
+            out: None,
+            map: vec!["/more=more".into()],
+            set: vec![],
+            trainer: Some("bin/own".into()),
+            resume: false,
+            fresh: false,
+        };
+        let volumes = map_volumes(&spec, Path::new("/out"), &found.overrides).unwrap();
+        let checkpoints = volumes.map.apply(Path::new("/ckpt"));
+        let more = again(&request, &found, &volumes, Some(&checkpoints)).join(" ");
+        assert_eq!(
+            more,
+            "--map /more=/here/more --map /data=/out/volumes/data --workers 2 --trainer /here/bin/own"
+        );
+    }
 }

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Version of `summary.json`.
-pub const SUMMARY_VERSION: u32 = 1;
+/// Version of `summary.json`. 2: `recoveries` lists every generation but the first, and phases that nobody measured
+/// are null.
+pub const SUMMARY_VERSION: u32 = 2;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,6 +16,8 @@ pub struct EndFacts<'a> {
     pub stopping: bool,
     /// What made an orderly stop impossible, or was not the user's wish.
     pub trouble: Option<&'a str>,
+    /// Why the membership could not be saved to the end.
+    pub unsaved: Option<&'a str>,
 }
 
 /// The state, and the one error that ended it.
@@ -33,10 +35,11 @@ pub fn verdict(facts: &EndFacts<'_>) -> (State, Option<String>) {
     if facts.stopping {
         return (State::Stopped, facts.trouble.map(str::to_owned));
     }
-    (
-        State::Failed,
-        text("all workers ended before the run was complete"),
-    )
+    let why = match facts.unsaved {
+        Some(why) => format!("the membership of the run cannot be saved: {why}"),
+        None => "all workers ended before the run was complete".to_owned(),
+    };
+    (State::Failed, Some(why))
 }
 
 /// What is known when training failed.
@@ -89,6 +92,11 @@ mod tests {
         };
         assert_eq!(verdict(&facts), (State::Stopped, Some("told".into())));
         assert_eq!(verdict(&EndFacts::default()).0, State::Failed);
+        let unsaved = EndFacts {
+            unsaved: Some("write /o/membership.json: disk full"),
+            ..EndFacts::default()
+        };
+        assert!(verdict(&unsaved).1.unwrap().contains("/o/membership.json"));
     }
 
     #[test]

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 pub struct Volumes {
     /// Where each container path lies.
     pub map: PathMap,
-    /// Directories of the output directory that must be made.
+    /// Directories that must be made.
     pub directories: Vec<PathBuf>,
+    /// Mount points whose volume lies in the output directory, with where.
+    pub inside: Vec<(PathBuf, PathBuf)>,
     /// Mount points that need a path of this machine to be there already, with that path.
     pub needed: Vec<(PathBuf, PathBuf)>,
 }
@@ -75,6 +77,7 @@ pub fn map_volumes(spec: &Value, output: &Path, overrides: &[MapArgument]) -> Re
     let mut volumes = Volumes {
         map: PathMap::default(),
         directories: vec![],
+        inside: vec![],
         needed: vec![],
     };
     let pod = &spec["workers"]["template"]["spec"];
@@ -118,6 +121,9 @@ pub fn map_volumes(spec: &Value, output: &Path, overrides: &[MapArgument]) -> Re
         match host {
             Some(_) if !made => volumes.needed.push((path.into(), target.clone())),
             _ => volumes.directories.push(target.clone()),
+        }
+        if host.is_none() {
+            volumes.inside.push((path.into(), target.clone()));
         }
         volumes.map.set(path, target);
     }
@@ -191,7 +197,7 @@ mod tests {
             volumes.map.apply(Path::new("/checkpoints")),
             PathBuf::from("/tmp/c")
         );
-        assert!(volumes.directories.is_empty());
+        assert!(volumes.directories.is_empty() && volumes.inside.is_empty());
     }
 
     #[test]

@@ -445,7 +445,12 @@ impl Supervisor {
         self.over = true;
         let (code, error) = match self.given_up.take() {
             Some((code, error)) => (code, Some(error)),
-            None => (codes.into_iter().max().unwrap_or(exit_code::FINISHED), None),
+            None => {
+                let code = codes.into_iter().max().unwrap_or(exit_code::FINISHED);
+                // Whoever looks at the whole run can tell by this which agent was told.
+                let told = self.stop.take().map(|stop| stop.reason);
+                (code, told.filter(|_| code == exit_code::STOPPED))
+            }
         };
         actions.push(Action::Exit { code, error });
     }

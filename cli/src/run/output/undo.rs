@@ -52,7 +52,7 @@ impl Undo {
         }
         remove_empty_below(&path.join("volumes"));
         // Last: by this file the directory is known to be ours.
-        let _ = fs::remove_file(path.join("lock"));
+        let _ = fs::remove_file(path.join(super::LOCK));
         self.remove_made();
     }
 

@@ -306,6 +306,23 @@ fn a_signal_asks_the_ranks_to_stop_whatever_the_service_says_and_starts_no_more(
 }
 
 #[test]
+fn an_agent_that_was_told_to_stop_says_so_with_its_last_word() {
+    let mut agent = agent(1);
+    agent.handle(Event::StopSignal {
+        name: "SIGTERM".into(),
+        grace: GRACE,
+    });
+    let actions = end(&mut agent, 0, exit(exit_code::STOPPED));
+    assert_eq!(
+        actions.last(),
+        Some(&Action::Exit {
+            code: exit_code::STOPPED,
+            error: Some("the agent of worker 2 received SIGTERM".into())
+        })
+    );
+}
+
+#[test]
 fn news_are_told_once_and_again_after_each_join() {
     let mut agent = agent(1);
     let reform = Ask::Reform {
