@@ -10,7 +10,6 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 #[test]
 fn an_agent_that_is_told_to_stop_before_there_is_a_group_stops_the_whole_run() {
@@ -69,13 +68,7 @@ fn a_terminal_that_hangs_up_stops_the_run_unless_that_is_ignored() {
     assert_eq!(place.summary()["error"], json!(null), "all stopped in order");
     place.until_no_worker();
 
-    let plain = place.command(&manifest, &[]);
-    let mut command = Command::new("nohup");
-    command
-        .arg(plain.get_program())
-        .args(plain.get_args())
-        .stdin(Stdio::null());
-    let run = place.start_command(command);
+    let run = place.start_through(&["nohup"], &manifest, &[]);
     place.until_committed(2, 2, 2);
     run.signal(Signal::HUP);
     place.release_hold();
@@ -171,8 +164,7 @@ fn a_start_that_hangs_at_an_unreadable_checkpoint_can_be_interrupted() {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK;
         rustix::fs::open(folder.join("manifest.json"), flags, Mode::empty()).ok()
     });
-    // Not SIGINT: a shell starts what it puts into the background with that one ignored.
-    run.signal(Signal::TERM);
+    run.signal(Signal::INT);
     let status = run.status();
-    assert_eq!(status.signal(), Some(15), "{status}: {}", run.text());
+    assert_eq!(status.signal(), Some(2), "{status}: {}", run.text());
 }

@@ -104,8 +104,22 @@ impl Place {
         command
     }
 
+    /// Starts the launcher with no signal ignored, however this test was started: a shell's background jobs
+    /// ignore SIGINT, what `nohup` starts ignores SIGHUP, and the launcher heeds that.
     pub(crate) fn start(&self, manifest: &Path, more: &[&str]) -> Running {
-        self.start_command(self.command(manifest, more))
+        self.start_through(&["env", "--default-signal"], manifest, more)
+    }
+
+    /// Starts the launcher through `wrapper`, a program that becomes it, with its arguments.
+    pub(crate) fn start_through(&self, wrapper: &[&str], manifest: &Path, more: &[&str]) -> Running {
+        let plain = self.command(manifest, more);
+        let mut command = Command::new(wrapper[0]);
+        command
+            .args(&wrapper[1..])
+            .arg(plain.get_program())
+            .args(plain.get_args())
+            .stdin(Stdio::null());
+        self.start_command(command)
     }
 
     pub(crate) fn start_command(&self, mut command: Command) -> Running {
